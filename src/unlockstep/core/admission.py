@@ -1,0 +1,75 @@
+"""Who may become a learner of this run: the checks a ``Join`` must pass.
+
+Decides yes or no with a reason and a sentence for the person whose learner was turned away. Does not change anything.
+"""
+
+from __future__ import annotations
+
+from unlockstep.core.errors import ConfigError
+from unlockstep.core.ids import LEARNER_NAME_LENGTH_MAX, PROTOCOL_VERSION, is_learner_name
+from unlockstep.core.layout import Layout, LayoutMethod, build_layout, explain_difference
+from unlockstep.core.membership import Membership, MemberState
+from unlockstep.core.messages import Join, JoinRefused
+from unlockstep.core.options import ProtocolOptions
+from unlockstep.core.reasons import JoinRefusal
+
+DIFFERENCES_SHOWN_MAX = 8
+
+
+def examine(
+    join: Join, options: ProtocolOptions, members: Membership, layout: Layout | None, finished: bool
+) -> Layout | JoinRefused:
+    """The layout the learner and the run agree on, or why it may not join.
+
+    Args:
+        join: what the learner says of itself.
+        options: the run's protocol settings: how its parameters are cut.
+        members: who is here already.
+        layout: the run's layout; None while nobody has brought one, then this learner's is taken.
+        finished: whether the run takes no more steps.
+    """
+    if join.protocol_version != PROTOCOL_VERSION:
+        return JoinRefused(
+            JoinRefusal.PROTOCOL_VERSION,
+            f"the learner speaks protocol {join.protocol_version}, the syncer {PROTOCOL_VERSION}; "
+            "install the same version of unlockstep on both",
+        )
+    if not is_learner_name(join.learner):
+        return JoinRefused(
+            JoinRefusal.BAD_NAME,
+            f"the learner's name is {join.learner[:LEARNER_NAME_LENGTH_MAX]!r}; use at most "
+            f"{LEARNER_NAME_LENGTH_MAX} letters, digits, '_' and '-', the first a letter or digit",
+        )
+    if finished:
+        return JoinRefused(JoinRefusal.RUN_FINISHED, "the run has finished; start a new one")
+    member = members.get(join.learner)
+    if member is not None and member.state is MemberState.QUARANTINED:
+        return JoinRefused(
+            JoinRefusal.QUARANTINED,
+            f"contributions of {join.learner} were refused {member.strikes} times in a row; see the syncer's run log",
+        )
+    if (member is None or not member.is_present) and len(members.present()) >= options.learners_max:
+        return JoinRefused(
+            JoinRefusal.TOO_MANY_LEARNERS,
+            f"{options.learners_max} learners are present; raise protocol.learners_max or stop one",
+        )
+    return _agree(join, options, layout)
+
+
+def _agree(join: Join, options: ProtocolOptions, layout: Layout | None) -> Layout | JoinRefused:
+    if layout is None:
+        try:
+            layout = build_layout(join.tensors, options.fragments, LayoutMethod(options.layout))
+        except ConfigError as error:
+            return JoinRefused(JoinRefusal.LAYOUT_MISMATCH, str(error))
+    if layout.digest == join.layout_digest:
+        return layout
+    differences = explain_difference(layout.specs(), join.tensors)
+    shown = "; ".join(differences[:DIFFERENCES_SHOWN_MAX])
+    if len(differences) > DIFFERENCES_SHOWN_MAX:
+        shown += f"; and {len(differences) - DIFFERENCES_SHOWN_MAX} more"
+    detail = shown or (
+        "its tensors are the run's, but it cuts them differently; take protocol.fragments and protocol.layout "
+        "from the syncer"
+    )
+    return JoinRefused(JoinRefusal.LAYOUT_MISMATCH, f"the model is not the run's: {detail}")

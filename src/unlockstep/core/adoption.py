@@ -1,0 +1,75 @@
+"""How a learner takes over a new global value without losing, or while keeping, what it has trained since.
+
+Decides the value after adoption and how many of the learner's steps and tokens are still in it. Does not decide when to
+adopt (between two inner steps, as soon as the value is there). Inner optimizer state is kept in every mode.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+
+import numpy as np
+
+from .chunks import Float32, chunks, scratch
+
+
+class Adoption(Enum):
+    """What is left of the local value."""
+
+    OVERWRITE = "overwrite"
+    """Nothing: the fragment becomes the global one (the paper's choice)."""
+    BLEND = "blend"
+    """A fixed share alpha."""
+    CARRY = "carry"
+    """The progress made since the last upload, added to the global value."""
+
+
+def adopt(
+    mode: Adoption, new: Float32, local: Float32, uploaded: Float32, alpha: float, out: Float32 | None = None
+) -> Float32:
+    """The value of the fragment at the learner after adoption.
+
+    ``overwrite: new``; ``blend: alpha * local + (1 - alpha) * new``; ``carry: new + (local - uploaded)``.
+
+    Args:
+        mode: which of the three.
+        new: float32[n], the global value.
+        local: float32[n], the value now.
+        uploaded: float32[n], the value at the last upload; the anchor if nothing was uploaded since it was adopted.
+        alpha: share of the local value kept, 0 to 1; read by ``BLEND`` alone.
+        out: float32[n] to write to; may be any of the inputs.
+
+    Reference: paper, Alg. 1 (overwrite). The other two are not in it.
+    """
+    adopted = np.empty_like(new) if out is None else out
+    keep, take = np.float32(alpha), np.float32(1.0 - alpha)
+    term = scratch()
+    for chunk in chunks(0, new.size):
+        part = term[: adopted[chunk].size]
+        match mode:
+            case Adoption.OVERWRITE:
+                np.copyto(adopted[chunk], new[chunk])
+            case Adoption.BLEND:
+                np.multiply(local[chunk], keep, out=part)
+                np.add(part, new[chunk] * take, out=adopted[chunk])
+            case Adoption.CARRY:
+                np.subtract(local[chunk], uploaded[chunk], out=part)
+                np.add(new[chunk], part, out=adopted[chunk])
+    return adopted
+
+
+def kept(mode: Adoption, steps: int, tokens: int, alpha: float) -> tuple[int, int]:
+    """How many of the steps and tokens since the last upload are still in the fragment after adoption.
+
+    ``overwrite: none``; ``carry: all``; ``blend: ceil(alpha * steps), floor(alpha * tokens)``, so that rounding never
+    makes a contribution heavier than its work. Without tokens there are no steps.
+    """
+    match mode:
+        case Adoption.OVERWRITE:
+            return 0, 0
+        case Adoption.CARRY:
+            return steps, tokens
+        case Adoption.BLEND:
+            tokens_kept = math.floor(alpha * tokens)
+            return (math.ceil(alpha * steps) if tokens_kept else 0), tokens_kept

@@ -1,0 +1,189 @@
+"""What happened, as typed records: the run log is these, one JSON object a line, and nothing else.
+
+Decides the vocabulary. Whether something happens is decided in ``syncer`` and the policies it asks; the reasons are in
+``reasons``. Late, duplicate and stale things are events here, never exceptions.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from unlockstep.core.reasons import DepartureReason, JoinRefusal, RefusalReason, WindowReason
+
+
+class _Event(msgspec.Struct, frozen=True, tag=True, tag_field="event"):
+    at_ns: int
+    """When, on the syncer's clock of the host (monotonic, from the start of the syncer)."""
+
+
+class RunSeeded(_Event):
+    """Every fragment has its version 0."""
+
+    learner: str
+
+
+class LearnerJoined(_Event):
+    learner: str
+    incarnation: int
+    resumed: bool
+    """True: the same process came back after its connection broke."""
+
+
+class JoinWasRefused(_Event):
+    learner: str
+    reason: JoinRefusal
+    detail: str
+
+
+class LearnerLive(_Event):
+    """The learner has taken its first step since it joined: from here on rounds ask it and wait for it."""
+
+    learner: str
+    incarnation: int
+
+
+class LearnerAway(_Event):
+    """Its connection broke: rounds no longer wait for it, its lease runs on."""
+
+    learner: str
+    incarnation: int
+
+
+class LearnerDeparted(_Event):
+    learner: str
+    incarnation: int
+    reason: DepartureReason
+
+
+class StepReported(_Event):
+    learner: str
+    incarnation: int
+    clock: int
+    steps: int
+    tokens: int
+    step_ns: int
+    loss: float
+
+
+class MessageIgnored(_Event):
+    """A message that has no effect, with the reason: stale incarnation, or unknown learner."""
+
+    learner: str
+    message: str
+    reason: RefusalReason
+
+
+class RoundOpened(_Event):
+    round: int
+    fragment: int
+    clock: int
+    live: int
+    asked: tuple[str, ...]
+
+
+class ContributionAccepted(_Event):
+    round: int
+    fragment: int
+    learner: str
+    incarnation: int
+    base_version: int
+    staleness: int
+    c_steps: int
+    c_tokens: int
+    norm: float
+    late: bool
+    """True: its own round had closed; it counts in this one."""
+
+
+class ContributionRefused(_Event):
+    round: int
+    fragment: int
+    learner: str
+    incarnation: int
+    c_tokens: int
+    reason: RefusalReason
+    strikes: int
+
+
+class RoundClosed(_Event):
+    round: int
+    fragment: int
+    reason: WindowReason
+    sentence: str
+    participants: tuple[str, ...]
+    live: int
+    open_ns: int
+    quorum_ns: int
+    """From opening to the K-th contribution."""
+    grace_ns: int
+    """Length of the grace window granted."""
+
+
+class RoundEmpty(_Event):
+    """A round closed without any weight: nothing is committed, the version stays."""
+
+    round: int
+    fragment: int
+
+
+class FragmentCommitted(_Event):
+    round: int
+    fragment: int
+    version: int
+    digest: str
+    norm: float
+    weights: dict[str, float]
+    tokens: int
+    commit_ns: int
+    """From the close of the round to the version being durable."""
+
+
+class FragmentAdopted(_Event):
+    learner: str
+    incarnation: int
+    fragment: int
+    version: int
+    digest: str
+    tokens_overwritten: int
+
+
+class EvaluationReported(_Event):
+    source: str
+    clock: int
+    loss: float
+    nats_per_byte: float
+    versions: tuple[int, ...]
+
+
+class RunFinishing(_Event):
+    """The end is reached; one last round of every fragment collects what is left."""
+
+    clock: int
+    reason: str
+
+
+class RunFinished(_Event):
+    clock: int
+    versions: tuple[int, ...]
+
+
+Event = (
+    RunSeeded
+    | LearnerJoined
+    | JoinWasRefused
+    | LearnerLive
+    | LearnerAway
+    | LearnerDeparted
+    | StepReported
+    | MessageIgnored
+    | RoundOpened
+    | ContributionAccepted
+    | ContributionRefused
+    | RoundClosed
+    | RoundEmpty
+    | FragmentCommitted
+    | FragmentAdopted
+    | EvaluationReported
+    | RunFinishing
+    | RunFinished
+)

@@ -1,0 +1,157 @@
+"""What became of every token: an account per learner and fragment that must balance to zero.
+
+Decides the classes and the arithmetic. Does not decide what happens to a contribution; it is told by ``syncer``.
+
+A token trains every fragment, and each fragment may fare differently, so tokens are counted per fragment::
+
+    trained = merged + merged late + refused + overwritten + dropped + lost + in flight
+
+*Trained* is what learners report. *In flight* is measured apart: what a learner still holds, by its own last report,
+and what has been handed over but not merged. When nothing is on its way, the two sides agree or something was counted
+twice or not at all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from unlockstep.core.reasons import RefusalReason
+from unlockstep.core.status import LedgerStatus
+
+
+class Account:
+    """One learner's tokens, by fragment."""
+
+    def __init__(self, fragment_count: int) -> None:
+        self.trained = 0
+        self.merged = [0] * fragment_count
+        self.merged_late = [0] * fragment_count
+        self.refused = [0] * fragment_count
+        self.overwritten = [0] * fragment_count
+        self.dropped = [0] * fragment_count
+        self.lost = [0] * fragment_count
+        self.is_closed = False
+        self.lost_last = [0] * fragment_count
+        """Of ``lost``: what the latest death took."""
+        self.pending = [0] * fragment_count
+        """Handed over, accepted, and not merged yet."""
+
+    def settled(self, fragment: int) -> int:
+        """Tokens whose fate is known for good."""
+        return (
+            self.merged[fragment]
+            + self.merged_late[fragment]
+            + self.refused[fragment]
+            + self.overwritten[fragment]
+            + self.dropped[fragment]
+            + self.lost[fragment]
+        )
+
+    def unsettled(self, fragment: int) -> int:
+        """Trained and neither settled nor pending: still with the learner, or on its way."""
+        return self.trained - self.settled(fragment) - self.pending[fragment]
+
+
+class Ledger:
+    """All accounts of a run."""
+
+    def __init__(self, fragment_count: int) -> None:
+        self._fragment_count = fragment_count
+        self._accounts: dict[str, Account] = {}
+        self._refused: Counter[RefusalReason] = Counter()
+        self.refusals: Counter[RefusalReason] = Counter()
+        """Contributions refused, by reason (whether or not their tokens are counted)."""
+
+    @property
+    def trained_total(self) -> int:
+        """Tokens trained by all learners."""
+        return sum(account.trained for account in self._accounts.values())
+
+    def account(self, learner: str) -> Account:
+        account = self._accounts.get(learner)
+        if account is None:
+            account = self._accounts[learner] = Account(self._fragment_count)
+        return account
+
+    def trained(self, learner: str, tokens: int) -> None:
+        """The learner has trained this many tokens in all, over all its incarnations."""
+        account = self.account(learner)
+        account.trained = max(account.trained, tokens)
+
+    def accepted(self, learner: str, fragment: int, tokens: int) -> None:
+        self.account(learner).pending[fragment] += tokens
+
+    def merged(self, learner: str, fragment: int, tokens: int, late: bool) -> None:
+        account = self.account(learner)
+        account.pending[fragment] -= tokens
+        (account.merged_late if late else account.merged)[fragment] += tokens
+
+    def abandoned(self, learner: str, fragment: int, tokens: int, reason: RefusalReason) -> None:
+        """A contribution that had been accepted is refused after all."""
+        self.account(learner).pending[fragment] -= tokens
+        self.refused(learner, fragment, tokens, reason)
+
+    def refused(self, learner: str, fragment: int, tokens: int, reason: RefusalReason) -> None:
+        self.account(learner).refused[fragment] += tokens
+        self._refused[reason] += tokens
+
+    def overwritten(self, learner: str, fragment: int, tokens: int) -> None:
+        self.account(learner).overwritten[fragment] += tokens
+
+    def undelivered(self, learner: str, fragment: int, tokens: int) -> None:
+        """Handed over by the learner, but it could not be delivered."""
+        self.account(learner).dropped[fragment] += tokens
+
+    def left(self, learner: str, tokens_dropped: tuple[int, ...]) -> None:
+        """The learner goes in order and says what it had not handed over."""
+        account = self.account(learner)
+        for fragment, tokens in enumerate(tokens_dropped):
+            account.dropped[fragment] += tokens
+
+    def died(self, learner: str) -> None:
+        """The learner is gone without a word: all that is neither settled nor pending is lost with it."""
+        account = self.account(learner)
+        account.is_closed = True
+        account.lost_last = [account.unsettled(fragment) for fragment in range(self._fragment_count)]
+        for fragment, tokens in enumerate(account.lost_last):
+            account.lost[fragment] += tokens
+
+    def came_back(self, learner: str) -> None:
+        """The learner was not dead, only silent: what had been entered as lost is still with it."""
+        account = self.account(learner)
+        for fragment, tokens in enumerate(account.lost_last):
+            account.lost[fragment] -= tokens
+        account.lost_last = [0] * self._fragment_count
+        account.is_closed = False
+
+    def opened(self, learner: str) -> None:
+        """A new process has joined under the name of one that died."""
+        self.account(learner).is_closed = False
+
+    def is_closed(self, learner: str) -> bool:
+        """Whether all of the learner's tokens are entered, the unsettled ones as lost."""
+        return self.account(learner).is_closed
+
+    def status(self) -> LedgerStatus:
+        """The classes summed over learners, as means over fragments."""
+
+        def mean(tokens: int) -> float:
+            return tokens / self._fragment_count
+
+        accounts = list(self._accounts.values())
+        return LedgerStatus(
+            trained=float(self.trained_total),
+            merged=mean(sum(sum(account.merged) for account in accounts)),
+            merged_late=mean(sum(sum(account.merged_late) for account in accounts)),
+            refused={reason.value: mean(tokens) for reason, tokens in sorted(self._refused.items(), key=_by_name)},
+            overwritten=mean(sum(sum(account.overwritten) for account in accounts)),
+            dropped=mean(sum(sum(account.dropped) for account in accounts)),
+            lost=mean(sum(sum(account.lost) for account in accounts)),
+            in_flight=mean(
+                sum(a.pending[p] + a.unsettled(p) for a in accounts for p in range(self._fragment_count))
+            ),
+        )
+
+
+def _by_name(item: tuple[RefusalReason, int]) -> str:
+    return item[0].value

@@ -1,0 +1,196 @@
+"""Who is a learner of this run, which start of it counts, and for how long it is believed to be alive.
+
+Decides states, leases, incarnations and the syncer's clock. Does not decide what a round does about somebody's absence
+(``sync_round``, ``syncer``).
+
+A member's life is the table ``MOVES``: a move that is not listed is a bug in the caller. Three of the states count as
+*present* (they hold a lease): a JOINING learner is loading parameters or compiling and nobody waits for it; a LIVE one
+has taken a step; an AWAY one has lost its connection and may come back under the same incarnation until its lease ends.
+Every start of a learner gets its own incarnation number; only the newest counts, whatever an older one still sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+
+from unlockstep.core.errors import LocalProtocolError
+from unlockstep.core.ids import NEVER_NS
+from unlockstep.core.options import ProtocolOptions
+from unlockstep.core.reasons import DepartureReason
+from unlockstep.core.window import MovingAverage
+
+
+class MemberState(Enum):
+    JOINING = "joining"
+    LIVE = "live"
+    AWAY = "away"
+    GONE = "gone"
+    QUARANTINED = "quarantined"
+
+
+class MemberMove(Enum):
+    STEP = "step"
+    CONNECTION_LOST = "connection_lost"
+    RESUME = "resume"
+    DEPART = "depart"
+    QUARANTINE = "quarantine"
+    JOIN = "join"
+
+
+MOVES: dict[MemberState, dict[MemberMove, MemberState]] = {
+    MemberState.JOINING: {
+        MemberMove.STEP: MemberState.LIVE,
+        MemberMove.CONNECTION_LOST: MemberState.AWAY,
+        MemberMove.RESUME: MemberState.JOINING,
+        MemberMove.DEPART: MemberState.GONE,
+        MemberMove.QUARANTINE: MemberState.QUARANTINED,
+    },
+    MemberState.LIVE: {
+        MemberMove.STEP: MemberState.LIVE,
+        MemberMove.CONNECTION_LOST: MemberState.AWAY,
+        MemberMove.RESUME: MemberState.JOINING,
+        MemberMove.DEPART: MemberState.GONE,
+        MemberMove.QUARANTINE: MemberState.QUARANTINED,
+    },
+    MemberState.AWAY: {
+        MemberMove.CONNECTION_LOST: MemberState.AWAY,
+        MemberMove.RESUME: MemberState.JOINING,
+        MemberMove.DEPART: MemberState.GONE,
+        MemberMove.QUARANTINE: MemberState.QUARANTINED,
+    },
+    MemberState.GONE: {MemberMove.JOIN: MemberState.JOINING},
+    MemberState.QUARANTINED: {},
+}
+
+PRESENT = (MemberState.JOINING, MemberState.LIVE, MemberState.AWAY)
+
+
+class Member:
+    """One learner, over all its starts."""
+
+    def __init__(self, learner: str, fragment_count: int, average_weight: float) -> None:
+        self.learner = learner
+        self.incarnation = 0
+        self.process_since = 0
+        """The first incarnation of the process that holds the name now."""
+        self.state = MemberState.GONE
+        self.heard_ns = 0
+        self.clock = 0
+        self.steps = 0
+        self.steps_before = 0
+        self.tokens_before = 0
+        self.tokens = 0
+        self.loss: float | None = None
+        self.step_average = MovingAverage(average_weight)
+        self.c_steps = (0,) * fragment_count
+        self.c_tokens = (0,) * fragment_count
+        self.last = False
+        self.strikes = 0
+        self.last_round: int | None = None
+        self.rounds_merged = 0
+
+    @property
+    def is_live(self) -> bool:
+        return self.state is MemberState.LIVE
+
+    @property
+    def is_present(self) -> bool:
+        return self.state in PRESENT
+
+    def move(self, move: MemberMove) -> None:
+        target = MOVES[self.state].get(move)
+        if target is None:
+            raise LocalProtocolError(f"learner {self.learner} cannot {move.value} while it is {self.state.value}")
+        self.state = target
+
+    def begin(self, now_ns: int) -> None:
+        """A new process under this name: next incarnation, counters of its own."""
+        self.move(MemberMove.JOIN)
+        self.incarnation += 1
+        self.process_since = self.incarnation
+        self.heard_ns = now_ns
+        self.steps_before += self.steps
+        self.tokens_before += self.tokens
+        self.steps = self.tokens = 0
+        self.c_steps = self.c_tokens = (0,) * len(self.c_steps)
+        self.last = False
+
+    def come_back(self, now_ns: int) -> None:
+        """The same process after its lease had ended: next incarnation, so that what it sent before is fenced, but its
+        counters and its progress go on."""
+        self.move(MemberMove.JOIN)
+        self.incarnation += 1
+        self.heard_ns = now_ns
+
+    def owns(self, incarnation: int) -> bool:
+        """Whether this incarnation belongs to the process that holds the name now."""
+        return self.process_since <= incarnation <= self.incarnation
+
+
+class Membership:
+    """All members, by name. Iteration is in ascending name, so that nothing depends on the order of arrival."""
+
+    def __init__(self, options: ProtocolOptions) -> None:
+        self._options = options
+        self._members: dict[str, Member] = {}
+        self._clock = 0
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter([self._members[learner] for learner in sorted(self._members)])
+
+    @property
+    def clock(self) -> int:
+        """The syncer's clock t: the K-th highest clock among live learners; never goes back."""
+        return self._clock
+
+    def live(self) -> list[Member]:
+        return [member for member in self if member.is_live]
+
+    def present(self) -> list[Member]:
+        return [member for member in self if member.is_present]
+
+    def get(self, learner: str) -> Member | None:
+        return self._members.get(learner)
+
+    def current(self, learner: str, incarnation: int) -> Member | None:
+        """The member, if this is its present incarnation and it still holds a lease; otherwise None (fenced)."""
+        member = self._members.get(learner)
+        if member is None or member.incarnation != incarnation or not member.is_present:
+            return None
+        return member
+
+    def join(self, learner: str, now_ns: int) -> Member:
+        """A new process of a learner that holds no lease at present."""
+        member = self._members.get(learner)
+        if member is None:
+            member = Member(learner, self._options.fragments, self._options.average_weight)
+            self._members[learner] = member
+        member.begin(now_ns)
+        member.clock = self._clock
+        return member
+
+    def advance_clock(self) -> None:
+        """To be called when a live learner's clock has moved."""
+        clocks = sorted((member.clock for member in self._members.values() if member.is_live), reverse=True)
+        if len(clocks) >= self._options.quorum:
+            self._clock = max(self._clock, clocks[self._options.quorum - 1])
+
+    def step_ns(self) -> int:
+        """xi_step: median over live learners of their average step time (the lower one of two), 0 if unknown."""
+        averages = sorted(m.step_average.value_ns for m in self._members.values() if m.is_live)
+        return averages[(len(averages) - 1) // 2] if averages else 0
+
+    def next_expiry_ns(self) -> int:
+        """When the next lease ends."""
+        heard = [member.heard_ns for member in self._members.values() if member.is_present]
+        return min(heard) + self._options.lease_ns if heard else NEVER_NS
+
+    def expired(self, now_ns: int) -> list[Member]:
+        """Members whose lease has ended by now."""
+        return [member for member in self.present() if now_ns - member.heard_ns >= self._options.lease_ns]
+
+    def strike(self, member: Member) -> DepartureReason | None:
+        """One more refused contribution in a row; returns QUARANTINED when it was one too many."""
+        member.strikes += 1
+        return DepartureReason.QUARANTINED if member.strikes >= self._options.strikes_max else None

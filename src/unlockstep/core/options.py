@@ -1,0 +1,107 @@
+"""What the protocol can be told: the ``[protocol]`` section of a run's configuration, checked once when it is built.
+
+Decides names, defaults and limits of the protocol's settings and the relations between them. Does not decide how they
+are used: ``schedule`` (H, P, tau), ``window`` (quorum, grace), ``membership`` (lease, strikes), ``sync_round`` (late).
+Durations are seconds here, because people write this section; the core reads the ``_ns`` properties.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+from unlockstep.core.errors import ConfigError
+from unlockstep.core.ids import NANOSECONDS_PER_SECOND
+
+
+class Participation(Enum):
+    """Which live learners a round asks."""
+
+    LATEST = "latest"
+    """Every live learner with at least one inner step on the fragment since it last handed progress over."""
+    FRESH = "fresh"
+    """Only learners that have finished the step the round is due at (the paper's rule)."""
+
+
+class Late(Enum):
+    """What becomes of a contribution that arrives after its round has closed."""
+
+    NEXT = "next"
+    """It counts in the next round of that fragment."""
+    DROP = "drop"
+    """It is refused (the paper's rule)."""
+
+
+class Anchor(Enum):
+    """What an outer gradient is measured from."""
+
+    LEARNER = "learner"
+    """The value this learner last adopted or handed over: only its own progress counts."""
+    SYNCER = "syncer"
+    """The syncer's current value (the paper's form, App. D.2)."""
+
+
+class ProtocolOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Settings of the protocol; the symbols are the paper's."""
+
+    fragments: int = 8
+    """P: fragments the parameters are cut into."""
+    layout: str = "balanced"
+    """How parameters are dealt to fragments: ``balanced``, ``tensor`` or ``layer``."""
+    interval_steps: int = 8
+    """H: inner steps between two rounds of the same fragment."""
+    overlap_steps: int = 2
+    """tau: inner steps one round may overlap with; bounds the rounds in flight."""
+    quorum: int = 1
+    """K: learners a round needs before it may close; also which clock drives the syncer (the K-th highest)."""
+    participation: Participation = Participation.LATEST
+    late: Late = Late.NEXT
+    anchor: Anchor = Anchor.LEARNER
+    grace_factor: float = 0.8
+    """gamma: share of the slack spent on waiting (paper, Eq. 3); 0 switches the grace window off."""
+    grace_cap_steps: float = 1.0
+    """Longest grace window, in inner steps."""
+    average_weight: float = 0.25
+    """Weight of the newest sample in the moving averages xi."""
+    staleness_max: int = 16
+    """Versions a contribution may be behind before it is refused."""
+    lease_s: float = 10.0
+    """Silence after which a learner no longer counts, seconds."""
+    strikes_max: int = 3
+    """Refused contributions in a row after which a learner is quarantined."""
+    learners_max: int = 1024
+    """Learners that may be members at once."""
+    closed_rounds_max: int = 4096
+    """Closed rounds remembered, to tell late from unknown."""
+
+    @property
+    def lease_ns(self) -> int:
+        return int(self.lease_s * NANOSECONDS_PER_SECOND)
+
+    @property
+    def rounds_in_flight_max(self) -> int:
+        """max(1, floor(tau * P / H)): how many rounds may be open or committing at once."""
+        return max(1, self.overlap_steps * self.fragments // self.interval_steps)
+
+    def __post_init__(self) -> None:
+        for name in ("fragments", "interval_steps", "quorum", "strikes_max", "learners_max", "closed_rounds_max"):
+            _at_least(name, getattr(self, name), 1)
+        for name in ("overlap_steps", "grace_factor", "grace_cap_steps", "staleness_max"):
+            _at_least(name, getattr(self, name), 0)
+        if self.grace_factor >= 1:
+            raise ConfigError(
+                f"protocol.grace_factor is {self.grace_factor}, but waiting for the whole slack stalls the learners; "
+                "choose a value from 0 up to, but not including, 1"
+            )
+        if not 0 < self.average_weight <= 1:
+            raise ConfigError(f"protocol.average_weight is {self.average_weight}; choose a value above 0 and up to 1")
+        if not 0.05 <= self.lease_s <= 86_400:
+            raise ConfigError(f"protocol.lease_s is {self.lease_s}; choose between 0.05 seconds and one day (86400)")
+        if self.layout not in ("balanced", "tensor", "layer"):
+            raise ConfigError(f"protocol.layout is {self.layout!r}; choose balanced, tensor or layer")
+
+
+def _at_least(name: str, value: float, least: int) -> None:
+    if not value >= least:
+        raise ConfigError(f"protocol.{name} is {value}; it must be at least {least}")

@@ -1,0 +1,146 @@
+"""What one learner contributes: its outer gradient, the weight it carries, and whether it may be merged at all.
+
+Decides the equations of a single contribution and the bounds it is held to. Does not decide what becomes of a refused
+one, nor how several are combined (``merge``).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from .chunks import Float32, chunks, run, spans
+from .reasons import RefusalReason
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+_ROW_ELEMENTS = 256
+"""Squares summed in float32 before float64 takes over: keeps the relative error of a norm below 1e-6."""
+
+
+def outer_gradient(anchor: Float32, local: Float32, out: Float32 | None = None) -> Float32:
+    """``anchor - local``: the direction an outer optimizer subtracts (pseudo-gradient in earlier work).
+
+    Args:
+        anchor: float32[n], the fragment as this learner last adopted it.
+        local: float32[n], the fragment as it is now. Keep it in float32: a bfloat16 master loses small steps.
+        out: float32[n] to write to; may be one of the inputs.
+
+    Reference: paper, App. D.2.
+    """
+    return np.subtract(anchor, local, out=out)
+
+
+def contribution_weight(c_tokens: int, c_steps: int) -> float:
+    """``c_tokens**2 / c_steps``: quantity (tokens) times quality (tokens per step); 0 without tokens or steps.
+
+    Reference: paper, Sec. 3.2.
+    """
+    return c_tokens * c_tokens / c_steps if c_tokens > 0 and c_steps > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Absolute bounds of a contribution; beyond them the sender is broken, whatever the others say."""
+
+    c_steps_max: int = 1_000_000
+    """Inner steps since adoption: weeks of training without adopting once."""
+    c_tokens_max: int = 10**13
+    """Tokens since adoption: more than a whole pre-training run reads."""
+    norm_max: float = 1e9
+    """Euclidean norm of the outer gradient. float32 squares stay finite below it, and no useful model moves so far."""
+
+
+class RecentNorms:
+    """The norms of the last contributions of each fragment, and the norm beyond which the next one is absurd.
+
+    ``bound = factor * median``. The median is not moved by the outliers it is there to find. The factor leaves room for
+    what is normal: the norm grows with the steps since adoption, and those differ by the speed of learners.
+    """
+
+    def __init__(self, fragment_count: int, *, length: int = 64, samples_min: int = 16, factor: float = 50.0) -> None:
+        self._norms: tuple[deque[float], ...] = tuple(deque(maxlen=length) for _ in range(fragment_count))
+        self._samples_min = samples_min
+        self._factor = factor
+
+    def add(self, fragment: int, norm: float) -> None:
+        """Remember the norm of a contribution that was merged."""
+        self._norms[fragment].append(norm)
+
+    def bound(self, fragment: int) -> float:
+        """Largest norm to accept; infinite while there are too few samples, or while fragments do not move."""
+        norms = self._norms[fragment]
+        if len(norms) < self._samples_min:
+            return math.inf
+        return self._factor * statistics.median(norms) or math.inf
+
+
+def inspect(
+    delta: npt.NDArray[np.generic],
+    expected_size: int,
+    c_steps: int,
+    c_tokens: int,
+    limits: Limits,
+    norm_bound: float = math.inf,
+    executor: Executor | None = None,
+) -> tuple[RefusalReason | None, float]:
+    """Whether a contribution may be merged, and the Euclidean norm of its outer gradient.
+
+    Args:
+        delta: the outer gradient, float32[n] in every honest case.
+        expected_size: n, elements of the fragment.
+        c_steps, c_tokens: inner steps and tokens since adoption, as the learner states them.
+        limits: absolute bounds.
+        norm_bound: robust bound of this fragment, from ``RecentNorms.bound``.
+        executor: threads to lend to the norm.
+
+    Returns:
+        (reason to refuse or None, norm). The norm is 0 where the refusal came before it was computed.
+    """
+    if delta.dtype != np.float32 or delta.shape != (expected_size,):
+        return RefusalReason.WRONG_SIZE, 0.0
+    if not _plausible(c_steps, limits.c_steps_max) or not _plausible(c_tokens, limits.c_tokens_max):
+        return RefusalReason.BAD_COUNTS, 0.0
+    if c_tokens > 0 and c_steps == 0:
+        return RefusalReason.BAD_COUNTS, 0.0
+    length = norm(delta.view(np.float32), executor)
+    if not math.isfinite(length):
+        return RefusalReason.NON_FINITE, length
+    if length > min(limits.norm_max, norm_bound):
+        return RefusalReason.ABSURD_NORM, length
+    return None, length
+
+
+def norm(values: Float32, executor: Executor | None = None) -> float:
+    """Euclidean norm of float32[n]; finite exactly when every element is, and never over- or underflowing."""
+    squares = run(executor, lambda span: squared_norm(values[slice(*span)]), spans(0, values.size))
+    return math.sqrt(sum(squares))
+
+
+def squared_norm(values: Float32) -> float:
+    """Sum of squares of float32[n], in float32 by rows where that is safe and in float64 where it is not."""
+    with np.errstate(all="ignore"):
+        total = _sum_of_squares(values)
+        # Squares leave the range of float32 above 1e19 and lose digits below 1e-19: rare, and worth a second look.
+        if 1e-24 * values.size < total < math.inf:
+            return total
+        return sum(_sum_of_squares(values[chunk].astype(np.float64)) for chunk in chunks(0, values.size))
+
+
+def _sum_of_squares(values: npt.NDArray[np.float32] | npt.NDArray[np.float64]) -> float:
+    # einsum, because it works without BLAS: no threads of its own, hence the same bits wherever it runs.
+    whole = values.size - values.size % _ROW_ELEMENTS
+    rows, rest = values[:whole].reshape(-1, _ROW_ELEMENTS), values[whole:]
+    return float(np.einsum("ij,ij->i", rows, rows).sum(dtype=np.float64)) + float(np.einsum("i,i->", rest, rest))
+
+
+def _plausible(count: int, maximum: int) -> bool:
+    # The type is asked for by name: True, NaN and 1e30 are numbers too.
+    return type(count) is int and 0 <= count <= maximum

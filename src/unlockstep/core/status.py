@@ -1,0 +1,87 @@
+"""What the syncer says of itself when asked: the record behind ``unlockstep status``, the live view and the page.
+
+Decides the shape of the answer. It is filled in by ``syncer.SyncerCore.status`` and read by everything that shows a
+running system; nothing here takes part in the protocol.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class LearnerStatus(msgspec.Struct, frozen=True):
+    learner: str
+    incarnation: int
+    state: str
+    clock: int
+    steps: int
+    """Inner steps, over all incarnations."""
+    tokens: int
+    """Tokens trained, over all incarnations."""
+    step_ns: int
+    """Moving average of its step time."""
+    tokens_per_step: float
+    loss: float | None
+    last_round: int | None
+    """The last round it took part in."""
+    rounds_merged: int
+    strikes: int
+    silent_ns: int
+    """Since it was last heard from."""
+
+
+class RoundStatus(msgspec.Struct, frozen=True):
+    round: int
+    fragment: int
+    state: str
+    contributions: tuple[str, ...]
+    asked: tuple[str, ...]
+    sentence: str
+    """Why it is open, and until when."""
+    open_ns: int
+
+
+class LedgerStatus(msgspec.Struct, frozen=True):
+    """Tokens by what became of them. A token trains all P fragments and each may fare differently, so the counts are
+    means over the fragments; they add up to ``trained``."""
+
+    trained: float
+    merged: float
+    merged_late: float
+    refused: dict[str, float]
+    overwritten: float
+    dropped: float
+    """Declared by learners that left in order."""
+    lost: float
+    """With learners that died."""
+    in_flight: float
+    """Trained and not yet handed over, or handed over and not yet merged."""
+
+
+class EvaluationStatus(msgspec.Struct, frozen=True):
+    at_ns: int
+    clock: int
+    loss: float
+    nats_per_byte: float
+
+
+class Status(msgspec.Struct, frozen=True):
+    run: str
+    state: str
+    at_ns: int
+    clock: int
+    steps_max: int
+    tokens_max: int
+    learners: tuple[LearnerStatus, ...]
+    rounds: tuple[RoundStatus, ...]
+    rounds_committed: int
+    rounds_empty: int
+    versions: tuple[int, ...]
+    participation: float | None
+    """Mean over closed rounds of participants over live learners."""
+    downtime_ns: int
+    """Time since the first step of the run in which no learner was live."""
+    ledger: LedgerStatus
+    evaluations: tuple[EvaluationStatus, ...]
+    """The newest ones, oldest first."""
+    refusals: dict[str, int]

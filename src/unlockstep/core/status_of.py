@@ -1,0 +1,125 @@
+"""Fills in ``Status`` from the syncer's parts, and keeps the few running totals that only the status needs.
+
+Decides how the totals are counted (participation, downtime). Takes no part in the protocol.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from unlockstep.core.events import EvaluationReported
+from unlockstep.core.ledger import Ledger
+from unlockstep.core.membership import Member, Membership
+from unlockstep.core.status import EvaluationStatus, LearnerStatus, RoundStatus, Status
+from unlockstep.core.sync_round import SyncRound
+
+EVALUATIONS_KEPT_MAX = 512
+
+
+class Tally:
+    """Totals over the run."""
+
+    def __init__(self) -> None:
+        self.rounds_committed = 0
+        self.rounds_empty = 0
+        self.downtime_ns = 0
+        self.evaluations: deque[EvaluationStatus] = deque(maxlen=EVALUATIONS_KEPT_MAX)
+        self._participation_sum = 0.0
+        self._participation_count = 0
+        self._down_since_ns: int | None = None
+        self._seen_live = False
+
+    def closed(self, participants: int, live: int) -> None:
+        """A round has closed. Participation is participants over live learners, at most 1."""
+        if live > 0:
+            self._participation_sum += min(1.0, participants / live)
+            self._participation_count += 1
+
+    @property
+    def participation(self) -> float | None:
+        return self._participation_sum / self._participation_count if self._participation_count else None
+
+    def watch_downtime(self, live: int, now_ns: int) -> None:
+        """To be called after every change: time without a live learner counts from the first step of the run on."""
+        if live > 0:
+            self._seen_live = True
+            if self._down_since_ns is not None:
+                self.downtime_ns += now_ns - self._down_since_ns
+                self._down_since_ns = None
+        elif self._seen_live and self._down_since_ns is None:
+            self._down_since_ns = now_ns
+
+    def stop_watching(self, now_ns: int) -> None:
+        """The run is over: what follows is no downtime."""
+        self.watch_downtime(1, now_ns)
+
+    def evaluated(self, event: EvaluationReported) -> None:
+        self.evaluations.append(EvaluationStatus(event.at_ns, event.clock, event.loss, event.nats_per_byte))
+
+
+def status_of(
+    *,
+    run: str,
+    state: str,
+    now_ns: int,
+    ends: tuple[int, int],
+    members: Membership,
+    rounds: list[SyncRound],
+    versions: tuple[int, ...],
+    ledger: Ledger,
+    tally: Tally,
+) -> Status:
+    return Status(
+        run=run,
+        state=state,
+        at_ns=now_ns,
+        clock=members.clock,
+        steps_max=ends[0],
+        tokens_max=ends[1],
+        learners=tuple(_learner(member, now_ns) for member in members),
+        rounds=tuple(_round(collecting, now_ns) for collecting in rounds),
+        rounds_committed=tally.rounds_committed,
+        rounds_empty=tally.rounds_empty,
+        versions=versions,
+        participation=tally.participation,
+        downtime_ns=tally.downtime_ns,
+        ledger=ledger.status(),
+        evaluations=tuple(tally.evaluations),
+        refusals={reason.value: count for reason, count in sorted(ledger.refusals.items(), key=lambda i: i[0].value)},
+    )
+
+
+def _learner(member: Member, now_ns: int) -> LearnerStatus:
+    steps = member.steps_before + member.steps
+    tokens = member.tokens_before + member.tokens
+    return LearnerStatus(
+        learner=member.learner,
+        incarnation=member.incarnation,
+        state=member.state.value,
+        clock=member.clock,
+        steps=steps,
+        tokens=tokens,
+        step_ns=member.step_average.value_ns,
+        tokens_per_step=tokens / steps if steps else 0.0,
+        loss=member.loss,
+        last_round=member.last_round,
+        rounds_merged=member.rounds_merged,
+        strikes=member.strikes,
+        silent_ns=now_ns - member.heard_ns,
+    )
+
+
+def _round(collecting: SyncRound, now_ns: int) -> RoundStatus:
+    if collecting.is_open:
+        sentence = collecting.decision.sentence if collecting.decision is not None else "has just opened"
+    else:
+        sentence = "merges and commits"
+    return RoundStatus(
+        round=collecting.round,
+        fragment=collecting.fragment,
+        state=collecting.state.value,
+        contributions=tuple(sorted(collecting.contributions)),
+        asked=tuple(sorted(collecting.asked)),
+        sentence=sentence,
+        open_ns=now_ns - collecting.opened_ns,
+    )

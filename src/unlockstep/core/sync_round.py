@@ -1,0 +1,155 @@
+"""One round: whom it asked, what has come in, and what it amounts to.
+
+Decides the bookkeeping of a single round and how contributions become shares of a merge. Does not decide when the
+round opens or closes (``syncer`` with ``schedule`` and ``window``) nor the arithmetic of the merge (``merge``).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from enum import Enum
+
+import msgspec
+
+from unlockstep.core.actions import Share
+from unlockstep.core.errors import LocalProtocolError
+from unlockstep.core.weights import contribution_weight, normalised
+from unlockstep.core.window import Decision
+
+
+class RoundState(Enum):
+    OPEN = "open"
+    COMMITTING = "committing"
+    COMMITTED = "committed"
+    EMPTY = "empty"
+
+
+class RoundMove(Enum):
+    CLOSE = "close"
+    CLOSE_EMPTY = "close_empty"
+    COMMIT = "commit"
+
+
+MOVES: dict[RoundState, dict[RoundMove, RoundState]] = {
+    RoundState.OPEN: {
+        RoundMove.CLOSE: RoundState.COMMITTING,
+        RoundMove.CLOSE_EMPTY: RoundState.EMPTY,
+    },
+    RoundState.COMMITTING: {RoundMove.COMMIT: RoundState.COMMITTED},
+    RoundState.COMMITTED: {},
+    RoundState.EMPTY: {},
+}
+
+
+class Held(msgspec.Struct, frozen=True):
+    """An accepted contribution."""
+
+    learner: str
+    incarnation: int
+    round: int
+    """The round it was made for."""
+    fragment: int
+    base_version: int
+    c_steps: int
+    c_tokens: int
+    payload: int
+
+
+class SyncRound:
+    """A round from its opening to its commit.
+
+    Args:
+        round: its number.
+        fragment: what it collects.
+        clock: the syncer's clock when it opened, steps.
+        opened_ns: when it opened.
+        late: contributions to an earlier round of the fragment that arrived after that had closed. They are merged
+            with the others, but the round neither counts them to its quorum nor ends its waiting because of them.
+    """
+
+    def __init__(self, round: int, fragment: int, clock: int, opened_ns: int, late: list[Held]) -> None:
+        self.round = round
+        self.fragment = fragment
+        self.clock = clock
+        self.opened_ns = opened_ns
+        self.closed_ns = 0
+        self.state = RoundState.OPEN
+        self.asked: dict[str, int] = {}
+        """Learners asked to hand over, with their incarnation."""
+        self.contributions: dict[str, Held] = {}
+        self.late = late
+        self.quorum_at_ns: int | None = None
+        self.grace_ns = 0
+        self.decision: Decision | None = None
+
+    def move(self, move: RoundMove) -> None:
+        target = MOVES[self.state].get(move)
+        if target is None:
+            raise LocalProtocolError(f"round {self.round} cannot {move.value} while it is {self.state.value}")
+        self.state = target
+
+    @property
+    def is_open(self) -> bool:
+        return self.state is RoundState.OPEN
+
+    def held(self) -> list[Held]:
+        """Everything that will be merged, in ascending learner, then the order in which it was made."""
+        everything = [*self.late, *self.contributions.values()]
+        return sorted(everything, key=lambda held: (held.learner, held.incarnation, held.round))
+
+    def participants(self) -> tuple[str, ...]:
+        """Learners with a part in the merge, ascending, each once."""
+        return tuple(sorted({held.learner for held in self.held()}))
+
+    def shares(self) -> tuple[Share, ...]:
+        """One share per learner with weight, ascending by name; the weights sum to 1. Empty: nothing to commit.
+
+        Several contributions of one learner cover disjoint stretches of its work: their outer gradients are added, and
+        so are their counts.
+        """
+        by_learner: dict[str, list[Held]] = {}
+        for held in self.held():
+            by_learner.setdefault(held.learner, []).append(held)
+        weights = {
+            learner: contribution_weight(sum(h.c_tokens for h in mine), sum(h.c_steps for h in mine))
+            for learner, mine in by_learner.items()
+        }
+        counting = [learner for learner in sorted(by_learner) if weights[learner] > 0]
+        return tuple(
+            Share(
+                learner=learner,
+                weight=weight,
+                payloads=tuple(held.payload for held in by_learner[learner]),
+                base_versions=tuple(held.base_version for held in by_learner[learner]),
+            )
+            for learner, weight in zip(counting, normalised([weights[name] for name in counting]), strict=True)
+        )
+
+
+class ClosedRounds:
+    """A bounded memory of who contributed to which round, to tell duplicate, late and unknown apart.
+
+    Args:
+        rounds_max: how many rounds are remembered; older ones are forgotten, the oldest first.
+    """
+
+    def __init__(self, rounds_max: int) -> None:
+        self._rounds_max = rounds_max
+        self._contributors: OrderedDict[int, set[tuple[str, int]]] = OrderedDict()
+
+    def __contains__(self, round: int) -> bool:
+        return round in self._contributors
+
+    def add(self, closed: SyncRound) -> None:
+        self._contributors[closed.round] = {
+            (held.learner, held.incarnation) for held in closed.contributions.values()
+        }
+        while len(self._contributors) > self._rounds_max:
+            self._contributors.popitem(last=False)
+
+    def is_duplicate(self, round: int, learner: str, incarnation: int) -> bool:
+        return (learner, incarnation) in self._contributors[round]
+
+    def note(self, round: int, learner: str, incarnation: int) -> None:
+        """A late contribution to this round has been accepted."""
+        self._contributors[round].add((learner, incarnation))

@@ -1,0 +1,11 @@
+"""Text in, fixed-length token sequences out. Decides what a run trains and validates on, never how.
+
+::
+
+    sources (documents) ─> tokens (ids) ─> corpus (split in two) ─> stream (batches by position)
+"""
+
+from unlockstep.data.corpus import Corpus, load_corpus, split_corpus
+from unlockstep.data.stream import TokenStream, validation_batches
+
+__all__ = ["Corpus", "TokenStream", "load_corpus", "split_corpus", "validation_batches"]

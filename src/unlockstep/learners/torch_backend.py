@@ -1,0 +1,139 @@
+"""The built-in torch recipe: AdamW, clipping, accumulation and a learning rate that follows the learner's clock.
+
+Decides what one inner step is. Does not decide when it happens (``loop``) or which tensors are synchronised
+(``torch_store``). A user's own training loop needs none of this: ``TorchStore`` is enough.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import nn
+
+from unlockstep.core.layout import Layout, TensorSpec
+from unlockstep.learners.backend import FloatArray, StepStats
+from unlockstep.learners.evaluation import Loss, Tokens
+from unlockstep.learners.torch_store import TorchStore
+
+if TYPE_CHECKING:
+    from unlockstep.config import InnerSection
+
+
+class Batches(Protocol):
+    """Training data by position (``data.TokenStream``)."""
+
+    def next(self) -> Tokens:
+        """The batch at the current position, which then rises by one."""
+        ...
+
+    def seek(self, position: int) -> None:
+        """Go to the place where ``position`` batches have been consumed."""
+        ...
+
+
+def learning_rate(clock: int, settings: InnerSection, steps_total: int) -> float:
+    """The inner learning rate of the step taken at ``clock``: a linear warm-up, then ``settings.schedule``.
+
+    ::
+
+        clock < warmup:  peak * (clock + 1) / warmup
+        constant:        peak
+        cosine:          peak * (final_share + (1 - final_share) * (1 + cos(pi * progress)) / 2)
+        progress = (clock - warmup) / (steps_total - warmup), at most 1
+    """
+    peak, warmup = settings.learning_rate, settings.warmup_steps
+    if clock < warmup:
+        return peak * (clock + 1) / warmup
+    if settings.schedule == "constant":
+        return peak
+    progress = min(1.0, (clock - warmup) / max(1, steps_total - warmup))
+    return peak * (settings.final_share + (1 - settings.final_share) * (1 + math.cos(math.pi * progress)) / 2)
+
+
+class TorchBackend:
+    """A model, its AdamW and its data: everything one learner needs to train (``backend.Backend``).
+
+    Equal models, streams and settings take equal steps, bit for bit. Dropout draws from torch's global generator, which
+    is the caller's to seed. The constructor puts ``model`` into training mode and sets ``settings.threads`` for the
+    process.
+
+    Args:
+        model: any module that ``loss`` accepts, on any device.
+        loss: mean loss of a batch, nats per token (``models.causal_loss``).
+        stream: where the batches come from, ``settings.accumulation`` of them per step.
+        settings: the ``[inner]`` section. Matrices and higher decay, vectors and scalars do not.
+        steps_total: where the cosine ends, in inner steps.
+        store: what is synchronised of ``model``; None is ``TorchStore(model)``.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        stream: Batches,
+        settings: InnerSection,
+        steps_total: int,
+        store: TorchStore | None = None,
+    ) -> None:
+        if settings.threads:
+            torch.set_num_threads(settings.threads)
+        self.model = model.train()
+        self.store = TorchStore(model) if store is None else store
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.optimizer = torch.optim.AdamW(
+            [
+                {"params": [p for p in self._parameters if p.ndim >= 2]},
+                {"params": [p for p in self._parameters if p.ndim < 2], "weight_decay": 0.0},
+            ],
+            lr=settings.learning_rate,
+            betas=(settings.beta1, settings.beta2),
+            weight_decay=settings.weight_decay,
+            fused=True,
+        )
+        self._loss = loss
+        self._stream = stream
+        self._settings = settings
+        self._steps_total = steps_total
+        self._device = self._parameters[0].device
+
+    def tensors(self) -> Sequence[TensorSpec]:
+        """See ``TorchStore.tensors``."""
+        return self.store.tensors()
+
+    def bind(self, layout: Layout) -> None:
+        """See ``TorchStore.bind``."""
+        self.store.bind(layout)
+
+    def read_fragment(self, fragment: int, out: FloatArray | None = None) -> FloatArray:
+        """See ``TorchStore.read_fragment``."""
+        return self.store.read_fragment(fragment, out)
+
+    def write_fragment(self, fragment: int, values: FloatArray) -> None:
+        """See ``TorchStore.write_fragment``. The moments of AdamW stay."""
+        self.store.write_fragment(fragment, values)
+
+    def inner_step(self, clock: int) -> StepStats:
+        """One AdamW step on the mean gradient of ``accumulation`` batches, at the learning rate of ``clock``."""
+        settings = self._settings
+        loss_sum = torch.zeros((), device=self._device)
+        tokens = 0
+        for _ in range(settings.accumulation):
+            batch = torch.from_numpy(self._stream.next()).to(self._device)
+            loss = self._loss(self.model, batch)
+            (loss / settings.accumulation).backward()
+            loss_sum += loss.detach()
+            tokens += batch[:, 1:].numel()
+        if settings.gradient_norm_max > 0:
+            nn.utils.clip_grad_norm_(self._parameters, settings.gradient_norm_max)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(clock, settings, self._steps_total)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return StepStats(tokens=tokens, loss=loss_sum.item() / settings.accumulation)
+
+    def seek(self, steps: int) -> None:
+        """Move the stream to where ``steps`` inner steps would have brought it."""
+        self._stream.seek(steps * self._settings.accumulation)

@@ -1,0 +1,266 @@
+"""The one place where a model and the protocol meet on a learner: one call per inner step.
+
+Decides which thread does what: boundary actions (snapshots, adoptions) run in the training thread between two inner
+steps; everything else runs wherever the message that caused it arrived, at once, so that a pull is answered in the
+middle of a long step. Does not decide what to do (``core.learner``), how bodies travel (the link) or how a model is
+read and written (the store).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from unlockstep.core.actions import (
+    Adopt,
+    Discard,
+    Done,
+    Fetch,
+    LearnerAction,
+    Send,
+    TakeSnapshot,
+    Upload,
+    UploadSeed,
+)
+from unlockstep.core.adoption import Adoption, adopt
+from unlockstep.core.learner import LearnerCore
+from unlockstep.core.messages import LearnerInput, LearnerMessage, LeaveRequested, StepFinished, VersionNotice
+from unlockstep.learners.backend import FloatArray, FragmentStore, StepStats
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """What a learner hands over for a round. The arrays are never written again: a link may encode them at leisure."""
+
+    learner: str
+    incarnation: int
+    round: int
+    fragment: int
+    base_version: int
+    c_steps: int
+    c_tokens: int
+    tokens: int
+    anchor: FloatArray
+    local: FloatArray
+
+
+class Link(Protocol):
+    """How a learner reaches its syncer. No method blocks or raises for the network's sake: what comes of it arrives
+    through ``LearnerLoop.deliver``."""
+
+    def send(self, message: LearnerMessage) -> None:
+        """Put a control message on its way; lost if the connection is down (the core notices by ``Disconnected``)."""
+        ...
+
+    def fetch(self, notice: VersionNotice) -> None:
+        """Download a version; ends in ``Fetched(payload)`` or ``FetchFailed``."""
+        ...
+
+    def upload(self, contribution: Contribution) -> None:
+        """Encode and upload a contribution. Silent if it arrives, whatever becomes of it; otherwise ``UploadFailed``."""
+        ...
+
+    def upload_seed(self, learner: str, incarnation: int, fragment: int, values: FloatArray) -> None:
+        """Upload version 0 of a fragment; ends in ``SeedStored`` or ``Disconnected``."""
+        ...
+
+    def take(self, payload: int) -> FloatArray:
+        """The decoded values of a fetched body, which the link then forgets."""
+        ...
+
+    def discard(self, payload: int) -> None:
+        """A fetched body is not needed."""
+        ...
+
+
+_AT_BOUNDARY = (TakeSnapshot, Adopt, UploadSeed)
+"""Actions that touch the model."""
+
+
+class LearnerLoop:
+    """A model, its protocol core and a link, tied together.
+
+    Args:
+        core: the learner's half of the protocol.
+        store: the model.
+        link: the way to the syncer.
+        adoption: how a commit meets local progress.
+        blend_alpha: share of the local value kept by ``blend``.
+        now_ns: the clock; monotonic, nanoseconds.
+
+    ``deliver`` and ``on_deadline`` may be called from any thread, everything else from the training thread only.
+    """
+
+    def __init__(
+        self,
+        core: LearnerCore,
+        store: FragmentStore,
+        link: Link,
+        *,
+        adoption: Adoption,
+        blend_alpha: float,
+        now_ns: Callable[[], int],
+    ) -> None:
+        self._core = core
+        self._store = store
+        self._link = link
+        self._adoption = adoption
+        self._blend_alpha = blend_alpha
+        self._now_ns = now_ns
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._queue: deque[LearnerAction] = deque()
+        self._anchors: dict[int, FloatArray] = {}
+        self._snapshots: dict[int, FloatArray] = {}
+        self._scratch: dict[int, FloatArray] = {}
+        self._boundary_ns: int | None = None
+        self._done: Done | None = None
+
+    # ------------------------------------------------------------------------------------- from any thread
+
+    def deliver(self, message: LearnerInput) -> None:
+        """The link has received something, or has finished something."""
+        with self._lock:
+            self._core.receive(message, self._now_ns())
+            self._take_actions()
+
+    def next_deadline_ns(self) -> int:
+        """When ``on_deadline`` wants to be called."""
+        with self._lock:
+            return self._core.next_deadline_ns()
+
+    def on_deadline(self) -> None:
+        """A deadline has come."""
+        with self._lock:
+            self._core.on_deadline(self._now_ns())
+            self._take_actions()
+
+    @property
+    def done(self) -> Done | None:
+        """Why there are no more steps; None while there may be."""
+        return self._done
+
+    @property
+    def clock(self) -> int:
+        """The learner's clock: inner steps, moved on by what it adopted. Schedules follow it."""
+        return self._core.clock
+
+    @property
+    def incarnation(self) -> int:
+        """Which start of this learner this is; 0 before the syncer has said so."""
+        return self._core.incarnation
+
+    @property
+    def steps_before(self) -> int:
+        """Inner steps that earlier processes under this name have taken."""
+        return self._core.steps_before
+
+    @property
+    def may_step(self) -> bool:
+        """Whether the next inner step may begin now."""
+        return self._core.may_step
+
+    # ------------------------------------------------------------------------------------- training thread
+
+    def wait_until_may_step(self, timeout_s: float | None = None) -> bool:
+        """Wait until the parameters are loaded (True), or the run is over or the time is up (False).
+
+        While the run drains its last rounds this also hands over what is asked for.
+        """
+        with self._changed:
+            self._changed.wait_for(self._advance, timeout_s)
+            return self._core.may_step
+
+    def finish_step(self, stats: StepStats) -> None:
+        """One inner step is done. Snapshots and adoptions happen in here; nothing in here waits for the network."""
+        with self._lock:
+            now_ns = self._now_ns()
+            started_ns, self._boundary_ns = self._boundary_ns, now_ns
+            step_ns = 0 if started_ns is None else now_ns - started_ns
+            self._core.receive(StepFinished(stats.tokens, step_ns, stats.loss), now_ns)
+            self._take_actions()
+            self._advance()
+
+    def leave(self) -> None:
+        """Go in order: what has not been handed over is declared dropped. Between two steps."""
+        with self._lock:
+            self._core.receive(LeaveRequested(), self._now_ns())
+            self._take_actions()
+            self._advance()
+
+    # ------------------------------------------------------------------------------------- carrying out
+
+    def _take_actions(self) -> None:
+        """Queue what the core wants and carry out, in order, what does not need the training thread."""
+        self._queue.extend(self._core.take_actions())
+        while self._queue and not isinstance(self._queue[0], _AT_BOUNDARY):
+            self._carry_out(self._queue.popleft())
+        self._changed.notify_all()
+
+    def _advance(self) -> bool:
+        """Carry out everything queued, in the training thread; True when a step may begin or nothing will come."""
+        while self._queue:
+            self._carry_out(self._queue.popleft())
+        if self._core.may_step and self._boundary_ns is None:
+            self._boundary_ns = self._now_ns()
+        return self._core.may_step or self._done is not None
+
+    def _carry_out(self, action: LearnerAction) -> None:
+        match action:
+            case Send(message):
+                self._link.send(message)
+            case Fetch(notice):
+                self._link.fetch(notice)
+            case TakeSnapshot(fragment):
+                self._snapshots[fragment] = self._store.read_fragment(fragment, self._snapshots.get(fragment))
+            case Upload():
+                self._upload(action)
+            case Adopt():
+                self._adopt(action)
+            case UploadSeed(fragment):
+                values = self._store.read_fragment(fragment)
+                self._anchors[fragment] = values
+                self._link.upload_seed(self._core.learner, self._core.incarnation, fragment, values)
+            case Discard(payload):
+                self._link.discard(payload)
+            case Done():
+                self._done = action
+
+    def _upload(self, upload: Upload) -> None:
+        """The snapshot becomes the anchor: from here on only what comes after it is new."""
+        local = self._snapshots.pop(upload.fragment)
+        anchor, self._anchors[upload.fragment] = self._anchors[upload.fragment], local
+        self._link.upload(
+            Contribution(
+                learner=self._core.learner,
+                incarnation=upload.incarnation,
+                round=upload.round,
+                fragment=upload.fragment,
+                base_version=upload.base_version,
+                c_steps=upload.c_steps,
+                c_tokens=upload.c_tokens,
+                tokens=upload.tokens,
+                anchor=anchor,
+                local=local,
+            )
+        )
+
+    def _adopt(self, action: Adopt) -> None:
+        """Write the new value; the anchor becomes what the model then holds, rounded to its dtype, so that rounding is
+        never taken for progress. With ``blend`` and ``carry`` the anchor is the value announced: what was kept of the
+        local progress has not been merged and must show in the next outer gradient."""
+        fragment = action.fragment
+        new = self._link.take(action.payload)
+        self._snapshots.pop(fragment, None)
+        if action.load or self._adoption is Adoption.OVERWRITE:
+            self._store.write_fragment(fragment, new)
+            self._anchors[fragment] = self._store.read_fragment(fragment)
+            return
+        local = self._store.read_fragment(fragment, self._scratch.get(new.size))
+        self._scratch[new.size] = local
+        adopted = adopt(self._adoption, new, local, self._anchors[fragment], self._blend_alpha, out=local)
+        self._store.write_fragment(fragment, adopted)
+        self._anchors[fragment] = new

@@ -1,0 +1,82 @@
+"""Models that come with the package: shapes for a laptop, built offline from transformers configurations.
+
+Decides the shapes. Does not decide the seed or the vocabulary (``factory``). Each preset imports only the module its
+model lives in.
+
+Weights start with standard deviation ``hidden_size ** -0.5``, which keeps activations near one at any width. The usual
+0.02 is that value for a width of 2500; at these widths it costs a run of 150 steps 0.2 to 0.3 nats per byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_POSITIONS = 2048
+_NO_SPECIAL_TOKENS: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+
+
+def llama_tiny(vocabulary_size: int) -> nn.Module:
+    """A Llama of 0.93 M parameters (256 ids): two wide layers learn faster per second than more narrow ones."""
+    return _llama(vocabulary_size, hidden_size=192, layers=2, heads=6, feed_forward_size=512)
+
+
+def llama_20m(vocabulary_size: int) -> nn.Module:
+    """A Llama of 19.4 M parameters (256 ids)."""
+    return _llama(vocabulary_size, hidden_size=512, layers=6, heads=8, feed_forward_size=1408)
+
+
+def gemma4_tiny(vocabulary_size: int) -> nn.Module:
+    """A dense Gemma 4 of 0.86 M parameters (256 ids): one layer that looks back 64 tokens, one that looks at all."""
+    from transformers.models.gemma4.configuration_gemma4 import Gemma4TextConfig
+    from transformers.models.gemma4.modeling_gemma4 import Gemma4ForCausalLM
+
+    hidden_size, head_size = 192, 32
+    return Gemma4ForCausalLM(
+        Gemma4TextConfig(
+            vocab_size=vocabulary_size,
+            hidden_size=hidden_size,
+            intermediate_size=512,
+            num_hidden_layers=2,
+            layer_types=["sliding_attention", "full_attention"],
+            sliding_window=64,
+            num_attention_heads=6,
+            num_key_value_heads=3,
+            head_dim=head_size,
+            global_head_dim=head_size,
+            hidden_size_per_layer_input=0,
+            vocab_size_per_layer_input=vocabulary_size,
+            max_position_embeddings=_POSITIONS,
+            initializer_range=hidden_size**-0.5,
+            **_NO_SPECIAL_TOKENS,
+        )
+    )
+
+
+def _llama(vocabulary_size: int, *, hidden_size: int, layers: int, heads: int, feed_forward_size: int) -> nn.Module:
+    from transformers.models.llama.configuration_llama import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaForCausalLM
+
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=vocabulary_size,
+            hidden_size=hidden_size,
+            intermediate_size=feed_forward_size,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            max_position_embeddings=_POSITIONS,
+            initializer_range=hidden_size**-0.5,
+            tie_word_embeddings=True,
+            **_NO_SPECIAL_TOKENS,
+        )
+    )
+
+
+PRESETS: Mapping[str, Callable[[int], nn.Module]] = MappingProxyType(
+    {"gemma4-tiny": gemma4_tiny, "llama-20m": llama_20m, "llama-tiny": llama_tiny}
+)
+"""Name to a function of the vocabulary size."""

@@ -1,0 +1,138 @@
+"""The web interface between a syncer and everybody else: paths, headers, query records and limits, for both ends.
+
+======================================================================  ==================================================
+``GET /v1/runs``                                                        names of the runs here, JSON
+``GET /v1/runs/{run}``                                                  ``status.Status``, JSON
+``GET /v1/runs/{run}/config``                                           the run's configuration, TOML
+``GET /v1/runs/{run}/control``                                          WebSocket; one binary frame per message. The first
+                                                                        is ``Join``; with ``?observer=NAME`` none is due
+``GET /v1/runs/{run}/fragments/{p}/versions/{v}``                       one immutable body
+``PUT /v1/runs/{run}/fragments/{p}/versions/0``                         version 0, from the learner asked to seed
+``PUT /v1/runs/{run}/rounds/{r}/contributions/{learner}.{incarnation}``  an outer gradient; a repeat changes nothing
+``GET /metrics``, ``GET /healthz``, ``GET /``                           Prometheus text, "ok", the live page
+======================================================================  ==================================================
+
+Every refusal is JSON, ``{"error": sentence}``. Decides spelling and limits; what a request does is ``resources``' and
+the core's business.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Annotated
+from urllib.parse import quote
+
+import msgspec
+
+from unlockstep.core.errors import RemoteProtocolError
+from unlockstep.core.ids import LEARNER_NAME_LENGTH_MAX
+
+CONTENT_DIGEST = "Content-Digest"
+"""RFC 9530: ``sha-256=:<base64>:`` over the body as it travels."""
+
+BODY_TYPE = "application/octet-stream"
+
+CONNECT_S_MAX = 10.0
+"""To open a connection, and from a control connection to its ``Join``."""
+
+REPLY_S_MAX = 60.0
+"""Silence in the middle of a transfer after which its connection is given up."""
+
+CLOSE_S_MAX = 2.0
+"""Given to a peer to answer a WebSocket's closing frame."""
+
+STREAM_BUFFER_BYTES = 1024 * 1024
+"""What one connection may hold unread; larger than the library's default because bodies are."""
+
+WRITE_BYTES = 256 * 1024
+"""Piece in which a body is written: other connections get their turn between two of them."""
+
+OUTBOX_MESSAGES_MAX = 1024
+"""Messages waiting for a peer that does not read; with one more it is disconnected."""
+
+UPLOADS_PER_LEARNER_MAX = 8
+"""Uploads one learner may have under way at once; each holds a buffer of its fragment's size."""
+
+UPLOADS_REMEMBERED_MAX = 65_536
+"""Uploads whose answer is remembered, so that a repeat is answered the same."""
+
+_NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,%d}" % (LEARNER_NAME_LENGTH_MAX - 1)
+_NUMBER = "[0-9]{1,18}"  # Fits 64 bits.
+
+RUNS_ROUTE = "/v1/runs"
+STATUS_ROUTE = "/v1/runs/{run}"
+CONFIG_ROUTE = STATUS_ROUTE + "/config"
+CONTROL_ROUTE = STATUS_ROUTE + "/control"
+VERSION_ROUTE = STATUS_ROUTE + f"/fragments/{{fragment:{_NUMBER}}}/versions/{{version:{_NUMBER}}}"
+CONTRIBUTION_ROUTE = (
+    STATUS_ROUTE + f"/rounds/{{round:{_NUMBER}}}/contributions/{{learner:{_NAME}}}.{{incarnation:{_NUMBER}}}"
+)
+
+Index = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Count = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+class SeedQuery(msgspec.Struct, frozen=True):
+    """Who sends version 0 of a fragment."""
+
+    learner: str
+    incarnation: Index
+
+
+class ContributionQuery(msgspec.Struct, frozen=True):
+    """Where a contribution belongs. Without it a body can be neither read nor charged to anybody."""
+
+    fragment: Index
+    base_version: Index
+
+
+class CountsQuery(msgspec.Struct, frozen=True):
+    """What a contribution weighs. Nonsense here is a defect of the contribution, counted against its sender."""
+
+    c_steps: Count
+    c_tokens: Count
+    tokens: Count
+
+
+def status_path(run: str) -> str:
+    return f"/v1/runs/{quote(run, safe='')}"
+
+
+def config_path(run: str) -> str:
+    return f"{status_path(run)}/config"
+
+
+def control_path(run: str) -> str:
+    return f"{status_path(run)}/control"
+
+
+def version_path(run: str, fragment: int, version: int) -> str:
+    return f"{status_path(run)}/fragments/{fragment}/versions/{version}"
+
+
+def contribution_path(run: str, round: int, learner: str, incarnation: int) -> str:
+    return f"{status_path(run)}/rounds/{round}/contributions/{learner}.{incarnation}"
+
+
+def content_digest(digest: str) -> str:
+    """The ``Content-Digest`` field for a SHA-256 in hex."""
+    return f"sha-256=:{base64.b64encode(bytes.fromhex(digest)).decode()}:"
+
+
+def parse_content_digest(field: str) -> str:
+    """The SHA-256, in hex, of a ``Content-Digest`` field; other algorithms in it are passed over.
+
+    Raises:
+        RemoteProtocolError: there is none, or it is not 32 bytes of base64.
+    """
+    for member in field.split(","):
+        algorithm, _, value = member.strip().partition("=")
+        if algorithm == "sha-256" and len(value) > 2 and value.startswith(":") and value.endswith(":"):
+            try:
+                digest = base64.b64decode(value[1:-1], validate=True)
+            except (binascii.Error, ValueError):
+                break
+            if len(digest) == 32:
+                return digest.hex()
+    raise RemoteProtocolError(f"{CONTENT_DIGEST} must be sha-256=:<32 bytes in base64>:")

@@ -1,0 +1,116 @@
+"""Bulk transfer: bodies in and out of HTTP messages, at both ends, without a copy more than needed.
+
+Decides piece sizes, what an incomplete or oversized body is, and how often a damaged download is tried again. Does not
+decide what a body means. Hashing and decoding take time and happen in a worker thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import Executor
+
+import aiohttp
+import numpy as np
+
+from unlockstep.core.chunks import Float32
+from unlockstep.core.codec import Body, Codec, FragmentCodec, body_digest
+from unlockstep.core.errors import RemoteProtocolError
+from unlockstep.core.layout import Layout
+from unlockstep.core.messages import VersionNotice
+from unlockstep.net.api import CONNECT_S_MAX, REPLY_S_MAX, STREAM_BUFFER_BYTES, WRITE_BYTES, version_path
+
+NETWORK_ERRORS = (aiohttp.ClientError, OSError, TimeoutError)
+"""What a peer that is away or misbehaves can raise at a client."""
+
+DOWNLOADS_MAX = 2
+"""Times one version is downloaded when what arrives is damaged."""
+
+
+async def read_body(stream: aiohttp.StreamReader, size: int) -> memoryview:
+    """Exactly ``size`` bytes, read into one buffer of that size.
+
+    Raises:
+        RemoteProtocolError: the stream ends early or goes on. aiohttp's own errors pass through.
+    """
+    body = np.empty(size, np.uint8).data
+    filled = 0
+    while piece := await stream.readany():
+        if filled + len(piece) > size:
+            raise RemoteProtocolError(f"the body is longer than the {size} bytes expected")
+        body[filled : filled + len(piece)] = piece
+        filled += len(piece)
+    if filled < size:
+        raise RemoteProtocolError(f"the body ended after {filled} of {size} bytes")
+    return body
+
+
+async def pieces(body: Body) -> AsyncIterator[memoryview]:
+    """``body`` cut into what is written at once."""
+    view = memoryview(body)
+    for start in range(0, len(view), WRITE_BYTES):
+        yield view[start : start + WRITE_BYTES]
+
+
+def client_session(url: str) -> aiohttp.ClientSession:
+    """A session with one syncer; as many connections as there are transfers."""
+    return aiohttp.ClientSession(
+        url,
+        connector=aiohttp.TCPConnector(limit=0),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S_MAX, sock_read=REPLY_S_MAX),
+        read_bufsize=STREAM_BUFFER_BYTES,
+    )
+
+
+class VersionReader:
+    """Fetches committed versions of one run.
+
+    Args:
+        session: with the syncer.
+        run: name of the run.
+        layout: how its parameters are cut.
+        codec: number format of its versions.
+        executor: where bodies are hashed and decoded.
+    """
+
+    def __init__(
+        self, session: aiohttp.ClientSession, run: str, layout: Layout, codec: Codec, executor: Executor
+    ) -> None:
+        self._session = session
+        self._run = run
+        self._codecs = [FragmentCodec(layout, fragment, codec) for fragment in range(layout.fragment_count)]
+        self._executor = executor
+
+    async def read(self, notice: VersionNotice) -> Float32:
+        """The values of a version, float32[n]. A body with another digest than announced is fetched once more.
+
+        Raises:
+            RemoteProtocolError: the syncer does not have it (any more), or what it sends is not it.
+            NETWORK_ERRORS: as they come.
+        """
+        if not 0 <= notice.fragment < len(self._codecs):
+            raise RemoteProtocolError(f"fragment {notice.fragment} is not part of this model")
+        codec = self._codecs[notice.fragment]
+        for _ in range(DOWNLOADS_MAX):
+            body = await self._body(notice, codec.body_size)
+            values = await asyncio.get_running_loop().run_in_executor(self._executor, _verified, codec, body, notice)
+            if values is not None:
+                return values
+        raise RemoteProtocolError(
+            f"version {notice.version} of fragment {notice.fragment} does not have the digest announced"
+        )
+
+    async def _body(self, notice: VersionNotice, size: int) -> memoryview:
+        async with self._session.get(version_path(self._run, notice.fragment, notice.version)) as response:
+            if response.status != 200:
+                raise RemoteProtocolError(
+                    f"version {notice.version} of fragment {notice.fragment} is not to be had: status {response.status}"
+                )
+            if response.content_length != size:
+                raise RemoteProtocolError(f"the body has {response.content_length} bytes, {size} are expected")
+            return await read_body(response.content, size)
+
+
+def _verified(codec: FragmentCodec, body: Body, notice: VersionNotice) -> Float32 | None:
+    """The values, or None if the body is not the one announced."""
+    return codec.decode(body) if body_digest(body) == notice.digest else None

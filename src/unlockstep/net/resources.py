@@ -1,0 +1,313 @@
+"""The syncer's web resources: what each request must look like, and how it is answered.
+
+Decides status codes and sentences: whatever a peer sends, it gets a 4xx with one sentence and the run goes on. What a
+well-formed request means is the service's and the core's business. Paths and limits are in ``api``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+import aiohttp
+import msgspec
+from aiohttp import WSCloseCode, WSMsgType, web
+
+from unlockstep import config
+from unlockstep.core.errors import LocalProtocolError, RemoteProtocolError
+from unlockstep.core.ids import is_learner_name
+from unlockstep.core.messages import MESSAGE_BYTES_MAX, ContributionArrived, Join, SeedArrived, decode_learner_message
+from unlockstep.core.reasons import RefusalReason
+from unlockstep.net import api, metrics
+from unlockstep.net.connection import Connection
+from unlockstep.net.courier import pieces, read_body
+from unlockstep.net.page import PAGE
+from unlockstep.net.storehouse import NO_PAYLOAD, Inspection, Storehouse
+
+if TYPE_CHECKING:
+    from unlockstep.net.syncer_service import SyncerService
+
+Query = TypeVar("Query")
+
+_log = logging.getLogger(__name__)
+
+
+class Refusal(Exception):
+    """Answered as it stands."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+def application(service: SyncerService) -> web.Application:
+    """Every resource of ``api``, for one run."""
+    resources = _Resources(service)
+    app = web.Application(middlewares=[_sentences])
+    app.add_routes(
+        [
+            web.get("/", resources.page),
+            web.get("/healthz", resources.health),
+            web.get("/metrics", resources.metrics),
+            web.get(api.RUNS_ROUTE, resources.runs),
+            web.get(api.STATUS_ROUTE, resources.status),
+            web.get(api.CONFIG_ROUTE, resources.config),
+            web.get(api.CONTROL_ROUTE, resources.control),
+            web.get(api.VERSION_ROUTE, resources.get_version),
+            web.put(api.VERSION_ROUTE, resources.put_seed),
+            web.put(api.CONTRIBUTION_ROUTE, resources.put_contribution),
+        ]
+    )
+    return app
+
+
+@web.middleware
+async def _sentences(
+    request: web.Request, answer: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Turn every refusal, ours or the library's, into JSON."""
+    try:
+        return await answer(request)
+    except Refusal as refusal:
+        return _json({"error": str(refusal)}, refusal.status)
+    except web.HTTPException as refusal:
+        return _json({"error": f"{request.method} {request.path}: {refusal.reason}"}, refusal.status)
+    except RemoteProtocolError as error:
+        return _json({"error": str(error)}, 400)
+    except (aiohttp.ClientError, ConnectionError, aiohttp.http_exceptions.HttpProcessingError) as error:
+        return _json({"error": f"the body could not be read: {error}"}, 400)
+    except Exception:
+        _log.exception("%s %s failed", request.method, request.path)
+        return _json({"error": "the syncer has failed; see its log"}, 500)
+
+
+class _Resources:
+    def __init__(self, service: SyncerService) -> None:
+        self._service = service
+
+    # ------------------------------------------------------------------------------------------- for people and tools
+
+    async def page(self, request: web.Request) -> web.Response:
+        return web.Response(text=PAGE, content_type="text/html")
+
+    async def health(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        service = self._service
+        text = metrics.prometheus(service.status(), service.bytes_in, service.bytes_out)
+        return web.Response(body=text.encode(), headers={"Content-Type": metrics.CONTENT_TYPE})
+
+    async def runs(self, request: web.Request) -> web.Response:
+        return _json([self._service.config.run.name])
+
+    async def status(self, request: web.Request) -> web.Response:
+        self._require_run(request)
+        return _json(self._service.status())
+
+    async def config(self, request: web.Request) -> web.Response:
+        self._require_run(request)
+        return web.Response(text=config.dumps(self._service.config), content_type="application/toml")
+
+    # ------------------------------------------------------------------------------------------- control
+
+    async def control(self, request: web.Request) -> web.StreamResponse:
+        self._require_run(request)
+        observer = request.query.get("observer")
+        if observer is not None and not is_learner_name(observer):
+            raise Refusal(400, "observer must be a name of letters, digits, '_' and '-'")
+        socket = web.WebSocketResponse(max_msg_size=MESSAGE_BYTES_MAX, compress=False, timeout=api.CLOSE_S_MAX)
+        if not socket.can_prepare(request):
+            raise Refusal(400, "this is a WebSocket: ask for an upgrade")
+        await socket.prepare(request)
+        assert request.transport is not None, "the upgrade has just been written to it"
+        connection = Connection(socket, request.transport, observer or "")
+        pump = asyncio.create_task(connection.pump())
+        try:
+            await self._converse(socket, connection, is_observer=observer is not None)
+        except RemoteProtocolError as error:
+            connection.close(str(error), WSCloseCode.PROTOCOL_ERROR)
+        finally:
+            connection.close()
+            self._service.gone(connection)
+            await pump
+        return socket
+
+    async def _converse(self, socket: web.WebSocketResponse, connection: Connection, is_observer: bool) -> None:
+        if is_observer:
+            self._service.observe(connection)
+            hear = self._service.hear_observer
+        else:
+            join = await _first_message(socket)
+            connection.name = join.learner
+            self._service.join(connection, join)
+            hear = self._service.hear
+        async for frame in socket:
+            if frame.type is not WSMsgType.BINARY:
+                raise RemoteProtocolError("a message is a binary frame")
+            hear(connection, decode_learner_message(frame.data))
+
+    # ------------------------------------------------------------------------------------------- versions
+
+    async def get_version(self, request: web.Request) -> web.StreamResponse:
+        storehouse = self._require_storehouse(request)
+        fragment, version = _require_fragment(storehouse, request), int(request.match_info["version"])
+        found = storehouse.body(fragment, version)
+        if found is None:
+            newest = storehouse.newest_version(fragment)
+            if newest is not None and version <= newest:
+                raise Refusal(410, f"version {version} of fragment {fragment} is no longer retained, {newest} is newest")
+            raise Refusal(404, f"fragment {fragment} has no version {version} yet")
+        body, digest = found
+        headers = {
+            "ETag": f'"{digest}"',
+            "Cache-Control": "public, max-age=31536000, immutable",
+            api.CONTENT_DIGEST: api.content_digest(digest),
+        }
+        if request.headers.get("If-None-Match") == headers["ETag"]:
+            return web.Response(status=304, headers=headers)
+        response = web.StreamResponse(headers=headers)
+        response.content_type, response.content_length = api.BODY_TYPE, len(body)
+        await response.prepare(request)
+        async for piece in pieces(body):
+            await response.write(piece)
+        await response.write_eof()
+        self._service.bytes_out += len(body)
+        return response
+
+    async def put_seed(self, request: web.Request) -> web.Response:
+        service, storehouse = self._service, self._require_storehouse(request)
+        fragment, sender = _require_fragment(storehouse, request), _query(request, api.SeedQuery)
+        if int(request.match_info["version"]) != 0:
+            raise Refusal(405, "only version 0 is uploaded, all others are computed here")
+        digest = _require_digest(request)
+        stored = storehouse.body(fragment, 0)
+        if stored is not None and stored[1] == digest:
+            return _json({"outcome": "received"})
+        if not service.is_seeder(sender.learner, sender.incarnation):
+            raise Refusal(409, f"{sender.learner}.{sender.incarnation} was not asked for version 0 of this run")
+        body = await self._read(request, sender.learner, storehouse.seed_size(fragment))
+        values = await service.in_worker(storehouse.check_seed, fragment, body, digest)
+        if not service.is_seeder(sender.learner, sender.incarnation):
+            raise Refusal(409, f"{sender.learner}.{sender.incarnation} is no longer asked for version 0")
+        try:
+            notice = storehouse.seed(fragment, values)
+        except LocalProtocolError as error:
+            raise Refusal(409, str(error)) from None
+        service.receive(SeedArrived(sender.learner, sender.incarnation, fragment, notice.digest))
+        return _json({"outcome": "received"}, 201)
+
+    # ------------------------------------------------------------------------------------------- contributions
+
+    async def put_contribution(self, request: web.Request) -> web.Response:
+        service, storehouse = self._service, self._require_storehouse(request)
+        round, learner = int(request.match_info["round"]), request.match_info["learner"]
+        incarnation = int(request.match_info["incarnation"])
+        if not service.knows(learner):
+            raise Refusal(403, f"learner {learner} has never joined this run")
+        answered = service.answers.get((round, learner, incarnation))
+        if answered is not None:
+            return _outcome(*answered)
+        where, digest = _query(request, api.ContributionQuery), _require_digest(request)
+        if where.fragment >= storehouse.layout.fragment_count:
+            raise Refusal(404, f"fragment is {where.fragment}, the run has {storehouse.layout.fragment_count}")
+        arrived = ContributionArrived(
+            learner=learner,
+            incarnation=incarnation,
+            round=round,
+            fragment=where.fragment,
+            base_version=where.base_version,
+            c_steps=0,
+            c_tokens=0,
+            tokens=0,
+            norm=0.0,
+            defect=None,
+            payload=NO_PAYLOAD,
+        )
+        try:
+            counts = _query(request, api.CountsQuery)
+        except Refusal as refusal:
+            inspection = Inspection(RefusalReason.BAD_COUNTS, str(refusal))
+            return _outcome(*service.take_contribution(arrived, inspection))
+        arrived = msgspec.structs.replace(
+            arrived, c_steps=counts.c_steps, c_tokens=counts.c_tokens, tokens=counts.tokens
+        )
+        size = storehouse.contribution_size(where.fragment)
+        if request.content_length is not None and request.content_length != size:
+            sentence = f"the body has {request.content_length} bytes, fragment {where.fragment} takes exactly {size}"
+            status, _ = service.take_contribution(arrived, Inspection(RefusalReason.WRONG_SIZE, sentence))
+            raise Refusal(413 if request.content_length > size else status, sentence)
+        body = await self._read(request, learner, size)
+        inspection = await service.in_worker(
+            storehouse.inspect, where.fragment, body, digest, counts, storehouse.norm_bound(where.fragment)
+        )
+        return _outcome(*service.take_contribution(arrived, inspection))
+
+    # ------------------------------------------------------------------------------------------- what requests need
+
+    async def _read(self, request: web.Request, learner: str, size: int) -> memoryview:
+        if request.content_length is None:
+            raise Refusal(411, "state the Content-Length of the body")
+        if request.content_length != size:
+            status = 413 if request.content_length > size else 400
+            raise Refusal(status, f"the body has {request.content_length} bytes, exactly {size} are expected")
+        if request.headers.get("Content-Encoding", "identity") != "identity":
+            raise Refusal(415, "bodies travel uncompressed")
+        with self._service.upload_place(learner) as free:
+            if not free:
+                raise Refusal(429, f"learner {learner} has {api.UPLOADS_PER_LEARNER_MAX} uploads under way; wait for one")
+            body = await read_body(request.content, size)
+        self._service.bytes_in += size
+        return body
+
+    def _require_run(self, request: web.Request) -> None:
+        name = self._service.config.run.name
+        if request.match_info["run"] != name:
+            raise Refusal(404, f"there is no run {request.match_info['run']!r} here, only {name!r}")
+
+    def _require_storehouse(self, request: web.Request) -> Storehouse:
+        self._require_run(request)
+        if self._service.storehouse is None:
+            raise Refusal(404, "the run has no parameters yet")
+        return self._service.storehouse
+
+
+async def _first_message(socket: web.WebSocketResponse) -> Join:
+    try:
+        frame = await socket.receive(timeout=api.CONNECT_S_MAX)
+    except TimeoutError:
+        raise RemoteProtocolError(f"no Join came within {api.CONNECT_S_MAX:g} s") from None
+    if frame.type is not WSMsgType.BINARY:
+        raise RemoteProtocolError("the first message of a learner is Join, in a binary frame")
+    message = decode_learner_message(frame.data)
+    if not isinstance(message, Join):
+        raise RemoteProtocolError(f"the first message of a learner is Join, not {type(message).__name__}")
+    return message
+
+
+def _query(request: web.Request, kind: type[Query]) -> Query:
+    try:
+        return msgspec.convert(dict(request.query), kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise Refusal(400, f"the query is not valid: {error}") from None
+
+
+def _require_digest(request: web.Request) -> str:
+    return api.parse_content_digest(request.headers.get(api.CONTENT_DIGEST, ""))
+
+
+def _require_fragment(storehouse: Storehouse, request: web.Request) -> int:
+    fragment, count = int(request.match_info["fragment"]), storehouse.layout.fragment_count
+    if fragment >= count:
+        raise Refusal(404, f"there is no fragment {fragment}, the run has {count}")
+    return fragment
+
+
+def _outcome(status: int, sentence: str) -> web.Response:
+    return _json({"error": sentence} if sentence else {"outcome": "received"}, status)
+
+
+def _json(value: object, status: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), status=status, content_type="application/json")

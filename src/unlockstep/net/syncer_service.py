@@ -1,0 +1,415 @@
+"""The process around a ``SyncerCore``: it hands the core what happens and carries out what the core wants.
+
+Decides order and threads. The core, the connections and all bookkeeping belong to the event loop's thread; arrays are
+read, checked and merged in worker threads (``storehouse``), commits one after the other in the order asked for. Does
+not decide anything about the run (the core) nor how requests look (``resources``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import time
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from typing import TypeVar
+
+import msgspec
+from aiohttp import WSCloseCode, web
+
+from unlockstep.config import RunConfig
+from unlockstep.core.actions import Announce, Commit, Release, RunEnded, SendTo, SyncerAction
+from unlockstep.core.errors import RemoteProtocolError, UsageError
+from unlockstep.core.ids import NANOSECONDS_PER_SECOND, NEVER_NS
+from unlockstep.core.messages import (
+    Committed,
+    ContributionArrived,
+    Disconnected,
+    EndRun,
+    Evaluation,
+    Fenced,
+    Join,
+    JoinRefused,
+    LearnerMessage,
+    Published,
+    SyncerInput,
+    SyncerMessage,
+    Welcome,
+    encode,
+)
+from unlockstep.core.status import Status
+from unlockstep.core.syncer import SyncerCore
+from unlockstep.net.api import STREAM_BUFFER_BYTES, UPLOADS_PER_LEARNER_MAX, UPLOADS_REMEMBERED_MAX
+from unlockstep.net.connection import Connection
+from unlockstep.net.resources import application
+from unlockstep.net.storehouse import Inspection, Storehouse
+from unlockstep.runlog import RunLogWriter
+
+STOP_S_MAX = 2.0
+"""From the order to stop until the run is ended without its last rounds."""
+
+LINGER_S_MAX = 60.0
+"""From the end of the run until observers (evaluators at work on the last version) are cut off."""
+
+FLUSH_S_MAX = 1.0
+"""Given to connections to take their last messages."""
+
+Result = TypeVar("Result")
+
+_log = logging.getLogger(__name__)
+
+
+class SyncerService:
+    """One run's syncer as a web service.
+
+    Args:
+        config: of the run.
+        core: of the run; from here on only this object touches it.
+        run_log: where events go.
+        clock: monotonic nanoseconds; time zero of the run is the making of this object.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        core: SyncerCore,
+        run_log: RunLogWriter,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.config = config
+        self.storehouse: Storehouse | None = None
+        """None until the first learner has brought the layout."""
+        self.bytes_in = 0
+        self.bytes_out = 0
+        """Bytes of bodies, up and down."""
+        self.over = asyncio.Event()
+        """Set when the run has ended, or cannot go on."""
+        self.answers: OrderedDict[tuple[int, str, int], tuple[int, str]] = OrderedDict()
+        """Uploads that have reached the core, (round, learner, incarnation), and what their sender was answered."""
+        self.over = asyncio.Event()
+        """Set when the run has ended, or cannot go on."""
+        self._core = core
+        self._run_log = run_log
+        self._clock = clock
+        self._started_ns = clock()
+        self._learners: dict[tuple[str, int], Connection] = {}
+        self._observers: set[Connection] = set()
+        self._incarnations: dict[str, int] = {}
+        self._seeder: tuple[str, int] | None = None
+        self._joining: Connection | None = None
+        self._uploading: Counter[str] = Counter()
+        self._timer: asyncio.TimerHandle | None = None
+        self._deadline_ns = NEVER_NS
+        self._commits: asyncio.Queue[Commit] = asyncio.Queue()
+        self._failure: Exception | None = None
+        self._unobserved = asyncio.Event()
+        self._unconnected = asyncio.Event()
+        self._note_connections()
+        threads = config.local.threads_syncer
+        self._lent = ThreadPoolExecutor(threads, "unlockstep-numbers") if threads > 1 else None
+        self._inspectors = ThreadPoolExecutor(2, "unlockstep-inspect")
+        self._committer = ThreadPoolExecutor(1, "unlockstep-commit")
+
+    # ------------------------------------------------------------------------------------------- lifetime
+
+    async def serve(
+        self,
+        host: str,
+        port: int,
+        stop: asyncio.Event,
+        on_listening: Callable[[str], None] = lambda url: None,
+    ) -> bool:
+        """Serve until the run has ended or ``stop`` is set.
+
+        Args:
+            host, port: where to listen; port 0 takes a free one.
+            stop: set it to end the run in order, in at most ``STOP_S_MAX`` plus ``FLUSH_S_MAX``.
+            on_listening: told the URL once connections are accepted.
+
+        Returns:
+            Whether the run came to its end.
+
+        Raises:
+            UsageError: the address cannot be listened on.
+            UnlockstepError: a bug, or numbers that cannot be published; the run cannot go on.
+        """
+        async with self.listening(host, port) as url:
+            on_listening(url)
+            await _first_of(self.over, stop)
+            if not self.over.is_set():
+                self.receive(EndRun("the syncer was told to stop"))
+                await _first_of(self.over, timeout_s=STOP_S_MAX)
+            else:
+                await _first_of(self._unobserved, stop, timeout_s=LINGER_S_MAX)
+        if self._failure is not None:
+            raise self._failure
+        return self.over.is_set()
+
+    @asynccontextmanager
+    async def listening(self, host: str, port: int) -> AsyncIterator[str]:
+        """Accept connections at the URL given, until the block ends; then say goodbye and release everything."""
+        runner = web.AppRunner(
+            application(self),
+            access_log=None,
+            handle_signals=False,
+            shutdown_timeout=FLUSH_S_MAX,
+            read_bufsize=STREAM_BUFFER_BYTES,
+        )
+        await runner.setup()
+        committing = asyncio.create_task(self._carry_out_commits())
+        try:
+            await _listen(runner, host, port)
+            bound = runner.addresses[0][1]
+            yield f"http://{f'[{host}]' if ':' in host else host}:{bound}"
+        finally:
+            await self._say_goodbye()
+            committing.cancel()
+            if self._timer is not None:
+                self._timer.cancel()
+            await runner.cleanup()
+            for executor in (self._inspectors, self._committer, self._lent):
+                if executor is not None:
+                    executor.shutdown(wait=True, cancel_futures=True)
+            self._run_log.flush()
+
+    async def _say_goodbye(self) -> None:
+        for connection in [*self._learners.values(), *self._observers]:
+            connection.close("the syncer stops", WSCloseCode.GOING_AWAY)
+        await _first_of(self._unconnected, timeout_s=FLUSH_S_MAX)
+        for connection in [*self._learners.values(), *self._observers]:
+            connection.cut()
+
+    # ------------------------------------------------------------------------------------------- the core
+
+    @property
+    def now_ns(self) -> int:
+        """Time of the run."""
+        return self._clock() - self._started_ns
+
+    def status(self) -> Status:
+        """The state of the run, for people."""
+        return self._core.status(self.now_ns)
+
+    def receive(self, message: SyncerInput) -> None:
+        """Tell the core, and do at once what follows.
+
+        Raises:
+            RemoteProtocolError: the message breaks the protocol; it had no effect.
+        """
+        try:
+            self._core.receive(message, self.now_ns)
+            self._follow()
+        except RemoteProtocolError:
+            raise
+        except Exception as error:
+            self._fail(error)
+            raise
+
+    def _on_timer(self) -> None:
+        self._deadline_ns = NEVER_NS
+        try:
+            self._core.on_deadline(self.now_ns)
+            self._follow()
+        except Exception as error:
+            self._fail(error)
+
+    def _follow(self) -> None:
+        """Take everything the core wants done, log what it says, and arm the timer anew."""
+        if self.storehouse is None and self._core.layout is not None:
+            self.storehouse = Storehouse(self._core.layout, self.config, self._lent)
+        self._run_log.write(self._core.take_events())
+        self._run_log.flush()
+        for action in self._core.take_actions():
+            self._carry_out(action)
+        deadline_ns = self._core.next_deadline_ns()
+        if deadline_ns == self._deadline_ns:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._deadline_ns = None, deadline_ns
+        if deadline_ns < NEVER_NS:
+            delay_s = max(0, deadline_ns - self.now_ns) / NANOSECONDS_PER_SECOND
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
+
+    def _carry_out(self, action: SyncerAction) -> None:
+        match action:
+            case SendTo(learner, incarnation, message):
+                self._send_to(learner, incarnation, message)
+            case Announce(message):
+                frame = encode(message)
+                for connection in [*self._learners.values(), *self._observers]:
+                    connection.send(frame)
+            case Commit():
+                self._commits.put_nowait(action)
+            case Release(payload):
+                self._storehouse().release(payload)
+            case RunEnded():
+                self.over.set()
+
+    async def _carry_out_commits(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                commit = await self._commits.get()
+                storehouse = self._storehouse()
+                prepared = await loop.run_in_executor(self._committer, storehouse.prepare, commit)
+                notice = storehouse.publish(commit, prepared)
+                self.receive(
+                    Committed(commit.round, commit.fragment, notice.version, notice.digest, prepared.norm)
+                )
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """The run cannot go on: what the core or the numbers hold can no longer be trusted."""
+        _log.error("the run cannot go on: %s", error)
+        self._failure = error
+        self.over.set()
+
+    def _storehouse(self) -> Storehouse:
+        assert self.storehouse is not None, "the core speaks of arrays before any learner has brought a layout"
+        return self.storehouse
+
+    # ------------------------------------------------------------------------------------------- connections
+
+    def _send_to(self, learner: str, incarnation: int, message: SyncerMessage) -> None:
+        if isinstance(message, Welcome):
+            self._admit(learner, message)
+        joining = self._joining
+        turned_away = isinstance(message, JoinRefused) and joining is not None and joining.name == learner
+        connection = joining if turned_away else self._learners.get((learner, incarnation))
+        if connection is None:
+            return
+        connection.send(encode(message))
+        if isinstance(message, JoinRefused | Fenced):
+            connection.close("not a member of this run", WSCloseCode.POLICY_VIOLATION)
+
+    def _admit(self, learner: str, welcome: Welcome) -> None:
+        """From here on this incarnation is reached by the connection that has just asked to join."""
+        joining = self._joining
+        if welcome.seed:
+            self._seeder = learner, welcome.incarnation
+        if joining is None or joining.name != learner:  # It is welcomed once more, as the new seeder.
+            return
+        self._incarnations[learner] = welcome.incarnation
+        replaced = self._learners.get((learner, welcome.incarnation))
+        if replaced is not None:
+            replaced.close("this learner has connected anew")
+        joining.incarnation = welcome.incarnation
+        self._learners[learner, welcome.incarnation] = joining
+        self._note_connections()
+
+    def join(self, connection: Connection, join: Join) -> None:
+        """The first message of a learner's connection."""
+        self._joining = connection
+        try:
+            self.receive(join)
+        finally:
+            self._joining = None
+
+    def hear(self, connection: Connection, message: LearnerMessage) -> None:
+        """Any later one. Raises RemoteProtocolError if this learner may not say it."""
+        if isinstance(message, Join | Evaluation) or message.learner != connection.name:
+            raise RemoteProtocolError(f"{type(message).__name__} is not for learner {connection.name} to say here")
+        if not connection.is_closing:
+            self.receive(message)
+
+    def observe(self, connection: Connection) -> None:
+        """An observer is here: it is told the newest versions, and from then on every one that follows."""
+        self._observers.add(connection)
+        self._note_connections()
+        clock = self.status().clock
+        for notice in self.storehouse.newest() if self.storehouse is not None else ():
+            connection.send(encode(Published(notice, clock)))
+
+    def hear_observer(self, connection: Connection, message: LearnerMessage) -> None:
+        """Raises RemoteProtocolError if it is anything but an evaluation under its own name."""
+        if not isinstance(message, Evaluation) or message.source != connection.name:
+            raise RemoteProtocolError(f"{type(message).__name__} is not for observer {connection.name} to say")
+        self.receive(message)
+
+    def gone(self, connection: Connection) -> None:
+        """A connection has ended, whoever ended it."""
+        key = (connection.name, connection.incarnation)
+        self._observers.discard(connection)
+        if self._learners.get(key) is connection:
+            del self._learners[key]
+            self.receive(Disconnected(*key))
+        self._note_connections()
+
+    def _note_connections(self) -> None:
+        for event, is_so in (
+            (self._unobserved, not self._observers),
+            (self._unconnected, not self._observers and not self._learners),
+        ):
+            if is_so:
+                event.set()
+            else:
+                event.clear()
+
+    # ------------------------------------------------------------------------------------------- bodies
+
+    def is_seeder(self, learner: str, incarnation: int) -> bool:
+        """Whether this start of a learner was asked for version 0."""
+        return self._seeder == (learner, incarnation)
+
+    def knows(self, learner: str) -> bool:
+        """Whether a learner of this name has ever joined."""
+        return learner in self._incarnations
+
+    @contextmanager
+    def upload_place(self, learner: str) -> Iterator[bool]:
+        """Whether this learner may upload one more body; if so the place is taken while the block runs."""
+        free = self._uploading[learner] < UPLOADS_PER_LEARNER_MAX
+        self._uploading[learner] += free
+        try:
+            yield free
+        finally:
+            self._uploading[learner] -= free
+
+    async def in_worker(self, work: Callable[..., Result], *arguments: object) -> Result:
+        """The result of ``work``, computed off the event loop's thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._inspectors, work, *arguments)
+
+    def take_contribution(self, made: ContributionArrived, inspection: Inspection) -> tuple[int, str]:
+        """Hand an inspected upload to the core, once; returns HTTP status and sentence for its sender."""
+        key = (made.round, made.learner, made.incarnation)
+        if key in self.answers:
+            return self.answers[key]
+        payload = self._storehouse().hold(made.fragment, inspection)
+        answer = (202, "") if inspection.defect is None else (422, inspection.sentence)
+        self.answers[key] = answer
+        while len(self.answers) > UPLOADS_REMEMBERED_MAX:
+            self.answers.popitem(last=False)
+        self.receive(
+            msgspec.structs.replace(made, norm=inspection.norm, defect=inspection.defect, payload=payload)
+        )
+        return answer
+
+
+async def _first_of(*events: asyncio.Event, timeout_s: float | None = None) -> None:
+    """Return once one of the events is set, or the time is over."""
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+
+
+async def _listen(runner: web.AppRunner, host: str, port: int) -> None:
+    try:
+        await web.TCPSite(runner, host, port).start()
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise UsageError(
+                f"{host}:{port} is in use by another process; stop that one or choose another port (0 takes a free one)"
+            ) from None
+        raise UsageError(
+            f"{host}:{port} cannot be listened on ({error.strerror or error}); choose an address of this machine"
+        ) from None
+    except OverflowError:
+        raise UsageError(f"port is {port}; choose one from 0 to 65535") from None

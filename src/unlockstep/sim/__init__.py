@@ -1,0 +1,1 @@
+"""The protocol under virtual time: no sockets, no waiting, the same history every time."""

@@ -1,0 +1,251 @@
+"""The rules a machine can check, each a function from one source file to its violations, ``path:line: what is wrong``.
+
+Decides what the rules are. Which files they are applied to, and the proof that each of them can fail, is in the tests
+beside this file. A rule reads the syntax tree: it sees what is written, not what a variable holds.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+FILE_LINES_MAX = 700
+FUNCTION_LINES_MAX = 60
+"""Without its docstring."""
+
+BANNED_WORDS = frozenset({"manager", "handler", "helper", "util", "common", "misc", "info"})
+"""Words that say nothing about what a thing is."""
+
+CORE_BANNED_MODULES = frozenset(
+    "asyncio datetime io logging multiprocessing os pathlib random secrets select signal socket subprocess sys tempfile "
+    "threading time uuid".split()
+)
+"""Clocks, randomness, threads, output and the outside world: arguments and actions stand for them in ``core``."""
+
+CORE_BANNED_CALLS = frozenset({"print", "open", "input", "hash", "id", "breakpoint"})
+"""``hash`` and ``id`` differ from process to process, so nothing may depend on them."""
+
+ENVIRONMENT_ROOMS = ("src/unlockstep/cli/", "src/unlockstep/launch/")
+
+_HOME_OR_WORK_FOLDER = re.compile(r"(?<![\w.:/~-])/(?:home|Users|root|work)/\w")
+_MARKDOWN_LINK = re.compile(r"\]\(\s*<?([^)\s>]+)>?[^)]*\)")
+_MARKDOWN_CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file of the repository: its path from the root, with forward slashes, and its text."""
+
+    path: str
+    text: str
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text, self.path)
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        return list(ast.walk(self.tree))
+
+    @property
+    def module(self) -> str:
+        """Dotted name of a module under ``src``: ``unlockstep.core.syncer``."""
+        return self.path.removeprefix("src/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+    def at(self, node: ast.AST, what: str) -> str:
+        return f"{self.path}:{getattr(node, 'lineno', 1)}: {what}"
+
+
+def tracked_files() -> list[str]:
+    """Every file that is, or is about to be, part of the repository."""
+    listing = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
+    )
+    return sorted({path for path in listing.stdout.decode().split("\0") if (ROOT / path).is_file()})
+
+
+def sources(*prefixes: str, suffix: str = ".py") -> list[Source]:
+    """The tracked files that begin with one of ``prefixes`` (all, if none is given) and end with ``suffix``."""
+    paths = [path for path in tracked_files() if path.startswith(prefixes or "") and path.endswith(suffix)]
+    return [Source(path, (ROOT / path).read_text(encoding="utf-8")) for path in paths]
+
+
+# ----------------------------------------------------------------------------------------------- size and shape
+
+
+def long_file(source: Source) -> Iterator[str]:
+    lines = source.text.count("\n")
+    if lines > FILE_LINES_MAX:
+        yield f"{source.path}: {lines} lines, {FILE_LINES_MAX} at most: split it by what it decides"
+
+
+def long_function(source: Source) -> Iterator[str]:
+    for node in source.nodes:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+            lines = node.body[0].lineno - node.lineno
+            lines += (node.end_lineno or node.lineno) - body[0].lineno + 1 if body else 0
+            if lines > FUNCTION_LINES_MAX:
+                yield source.at(node, f"{node.name} has {lines} lines, {FUNCTION_LINES_MAX} at most")
+
+
+def undocumented_module(source: Source) -> Iterator[str]:
+    if ast.get_docstring(source.tree) is None:
+        yield f"{source.path}: no docstring: say what this file decides, and what it does not"
+
+
+def empty_word(source: Source) -> Iterator[str]:
+    """Words that say nothing, in the name of a module, class or function."""
+    names: list[tuple[ast.AST, str]] = [(source.tree, Path(source.path).stem)]
+    kinds = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    names += [(node, node.name) for node in source.nodes if isinstance(node, kinds)]
+    for node, name in names:
+        for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name):
+            if word.lower().removesuffix("s") in BANNED_WORDS:
+                yield source.at(node, f"{name}: {word.lower()!r} says nothing; name what it does")
+
+
+# ------------------------------------------------------------------------------------------------- what core may do
+
+
+def impure_core(source: Source) -> Iterator[str]:
+    """Anything in ``core`` that would make the same messages at the same times give another result."""
+    for node in source.nodes:
+        for module in imported_modules(source, node):
+            if module.split(".")[0] in CORE_BANNED_MODULES:
+                yield source.at(node, f"core imports {module}: time, chance and the outside are arguments here")
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CORE_BANNED_CALLS:
+            yield source.at(node, f"core calls {node.func.id}()")
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in ("np.random", "numpy.random"):
+            yield source.at(node, "core draws random numbers")
+        for iterated in _iterated(node):
+            if _is_set(iterated):
+                yield source.at(iterated, "core iterates over a set, whose order differs from run to run: sort it")
+
+
+def _iterated(node: ast.AST) -> list[ast.expr]:
+    """What this node goes through one by one, in an order that matters."""
+    if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+        return [node.iter]
+    if isinstance(node, ast.Starred):
+        return [node.value]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        ordered = ("list", "tuple", "enumerate", "zip", "map", "iter", "dict")
+        return node.args if node.func.id in ordered else []
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("join", "extend"):
+        return node.args
+    return []
+
+
+def _is_set(node: ast.expr) -> bool:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr | ast.BitAnd | ast.Sub | ast.BitXor):
+        return _is_set(node.left) or _is_set(node.right)
+    called = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+    return isinstance(node, ast.Set | ast.SetComp) or called in ("set", "frozenset")
+
+
+# --------------------------------------------------------------------------------------------- the world around it
+
+
+def environment_read(source: Source) -> Iterator[str]:
+    """The environment, read anywhere but where a process begins: it would override arguments from within."""
+    if source.path.startswith(ENVIRONMENT_ROOMS):
+        return
+    for node in source.nodes:
+        read = isinstance(node, ast.Attribute) and ast.unparse(node) in ("os.environ", "os.getenv", "os.putenv")
+        named = isinstance(node, ast.ImportFrom) and node.module == "os" and {n.name for n in node.names} & _ENVIRONMENT
+        if read or named:
+            yield source.at(node, "the environment belongs to cli and launch: pass what is needed as an argument")
+
+
+_ENVIRONMENT = {"environ", "getenv", "putenv"}
+
+
+def sleep(source: Source) -> Iterator[str]:
+    """Waiting by the clock, in a test. ``asyncio.sleep(0)`` waits for nothing and lets other tasks run."""
+    for node in source.nodes:
+        if isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            lets_others_run = ast.unparse(node) == "asyncio.sleep(0)"
+            if called == "sleep" and not lets_others_run:
+                yield source.at(node, "a test sleeps: wait for the event itself, or move time by hand")
+
+
+def private_folder(source: Source) -> Iterator[str]:
+    for number, line in enumerate(source.text.splitlines(), start=1):
+        if _HOME_OR_WORK_FOLDER.search(line):
+            yield f"{source.path}:{number}: a path of one person's machine"
+
+
+def broken_link(source: Source, exists: frozenset[str]) -> Iterator[str]:
+    """A relative link of a Markdown file to something that is not in the repository (``exists``: files and folders)."""
+    text = _MARKDOWN_CODE.sub(lambda code: "\n" * code.group().count("\n"), source.text)
+    for number, line in enumerate(text.splitlines(), start=1):
+        for target in _MARKDOWN_LINK.findall(line):
+            path = target.partition("#")[0]
+            if not path or re.match(r"[a-z][a-z0-9+.-]*:", path):
+                continue
+            if _normal(f"{source.path.rpartition('/')[0]}/{path}") not in exists:
+                yield f"{source.path}:{number}: the link to {target} leads nowhere"
+
+
+def _normal(path: str) -> str:
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == ".." and parts:
+            parts.pop()
+        elif part not in ("", "."):
+            parts.append(part)
+    return "/".join(parts)
+
+
+# -------------------------------------------------------------------------------------------------------- imports
+
+
+def imported_modules(source: Source, node: ast.AST) -> list[str]:
+    """Full dotted names of what an import statement brings in; of other nodes: nothing.
+
+    ``from unlockstep import config`` gives ``unlockstep.config``: what is imported from a package may be a module.
+    """
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if not isinstance(node, ast.ImportFrom):
+        return []
+    module = node.module or ""
+    if node.level:
+        package = source.module if source.path.endswith("/__init__.py") else source.module.rpartition(".")[0]
+        base = ".".join(package.split(".")[: len(package.split(".")) - node.level + 1])
+        module = f"{base}.{module}".rstrip(".")
+    if module == "unlockstep" or (node.level and not node.module):
+        return [f"{module}.{alias.name}" for alias in node.names]
+    return [module]
+
+
+def room_of(module: str, rooms: dict[str, frozenset[str]]) -> str:
+    """The room a module is in: the longest entry of the table that it is, or lies under."""
+    inside = [room for room in rooms if f"{module}.".startswith(f"{room}.")]
+    return max(inside, key=len, default="")
+
+
+def forbidden_import(source: Source, rooms: dict[str, frozenset[str]]) -> Iterator[str]:
+    """An import, early or late, that the table does not allow."""
+    home = room_of(source.module, rooms)
+    if not home:
+        yield f"{source.path}: {source.module} is in no room of the import table"
+        return
+    for node in source.nodes:
+        for module in imported_modules(source, node):
+            top = module.split(".")[0]
+            if top in sys.stdlib_module_names:
+                continue
+            target = room_of(module, rooms) if top == "unlockstep" else top
+            if target != home and target not in rooms[home] and "*" not in rooms[home]:
+                yield source.at(node, f"{home} imports {module}, which its room may not")

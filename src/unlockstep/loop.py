@@ -60,7 +60,7 @@ class Link(Protocol):
         ...
 
     def upload(self, contribution: Contribution) -> None:
-        """Encode and upload a contribution. Silent if it arrives, whatever becomes of it; otherwise ``UploadFailed``."""
+        """Encode and upload a contribution. Silent if it arrives, whatever becomes of it; else ``UploadFailed``."""
         ...
 
     def upload_seed(self, learner: str, incarnation: int, fragment: int, values: FloatArray) -> None:

@@ -1,4 +1,4 @@
-"""Laws of the configuration: whatever is valid survives TOML, and whatever is written there raises nothing unforeseen."""
+"""Laws of the configuration: what is valid survives TOML, and whatever is written there raises nothing unforeseen."""
 
 from __future__ import annotations
 

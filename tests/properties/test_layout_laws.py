@@ -98,8 +98,6 @@ def test_digests_are_equal_exactly_when_layouts_are(
 
 
 @given(models(), models())
-def test_a_difference_is_explained_exactly_when_there_is_one(
-    ours: list[TensorSpec], theirs: list[TensorSpec]
-) -> None:
+def test_a_difference_is_explained_exactly_when_there_is_one(ours: list[TensorSpec], theirs: list[TensorSpec]) -> None:
     same = {tensor.name: tensor for tensor in ours} == {tensor.name: tensor for tensor in theirs}
     assert (explain_difference(ours, theirs) == []) == same

@@ -13,8 +13,8 @@ from unlockstep.core.outer_gradient import outer_gradient
 SIZE = 5
 EPSILON = float(np.finfo(np.float32).eps)
 
-RATES = st.floats(0.0, 1.0, width=32)
-OPTIMIZERS = st.one_of(st.builds(SGD, RATES), st.builds(Nesterov, RATES, st.floats(0.0, 0.99, width=32)))
+RATES = st.floats(0.0, 1.0)
+OPTIMIZERS = st.one_of(st.builds(SGD, RATES), st.builds(Nesterov, RATES, st.floats(0.0, 0.99)))
 VECTORS = arrays(np.float32, SIZE, elements=st.floats(-100, 100, width=32))
 PATHS = st.lists(VECTORS, min_size=2, max_size=6)
 

@@ -18,7 +18,7 @@ class _Action(msgspec.Struct, frozen=True):
 # ------------------------------------------------------------------------------------------- of the syncer
 
 
-class SendTo(_Action):
+class SendTo(_Action, frozen=True):
     """Send a message to one start of one learner; to nobody if that connection is gone."""
 
     learner: str
@@ -26,7 +26,7 @@ class SendTo(_Action):
     message: SyncerMessage
 
 
-class Announce(_Action):
+class Announce(_Action, frozen=True):
     """Send a message to every connected learner and observer."""
 
     message: Published | Finish | Stop
@@ -42,7 +42,7 @@ class Share(msgspec.Struct, frozen=True):
     base_versions: tuple[int, ...]
 
 
-class Commit(_Action):
+class Commit(_Action, frozen=True):
     """Merge these shares, take the outer step, make ``version`` durable; then report ``Committed``."""
 
     round: int
@@ -51,13 +51,13 @@ class Commit(_Action):
     shares: tuple[Share, ...]
 
 
-class Release(_Action):
+class Release(_Action, frozen=True):
     """The body of a contribution is no longer needed."""
 
     payload: int
 
 
-class RunEnded(_Action):
+class RunEnded(_Action, frozen=True):
     """All is committed and told: the host may go when its messages are out."""
 
 
@@ -66,25 +66,25 @@ SyncerAction = SendTo | Announce | Commit | Release | RunEnded
 # ------------------------------------------------------------------------------------------- of a learner
 
 
-class Send(_Action):
+class Send(_Action, frozen=True):
     """Send a message to the syncer."""
 
     message: LearnerMessage
 
 
-class Fetch(_Action):
+class Fetch(_Action, frozen=True):
     """Download this version, check its digest, report ``Fetched`` or ``FetchFailed``."""
 
     notice: VersionNotice
 
 
-class TakeSnapshot(_Action):
+class TakeSnapshot(_Action, frozen=True):
     """Copy the fragment to the host now (only at a step boundary)."""
 
     fragment: int
 
 
-class Upload(_Action):
+class Upload(_Action, frozen=True):
     """Hand over the snapshot of this fragment: anchor minus snapshot; the snapshot becomes the anchor."""
 
     round: int
@@ -97,13 +97,13 @@ class Upload(_Action):
     """Tokens this incarnation has trained so far."""
 
 
-class UploadSeed(_Action):
+class UploadSeed(_Action, frozen=True):
     """Upload the fragment's present value as version 0, then report ``SeedStored``."""
 
     fragment: int
 
 
-class Adopt(_Action):
+class Adopt(_Action, frozen=True):
     """Write this fetched version into the model (only at a step boundary)."""
 
     fragment: int
@@ -113,13 +113,13 @@ class Adopt(_Action):
     """True: local values are void (a first start); otherwise adopt in the configured way."""
 
 
-class Discard(_Action):
+class Discard(_Action, frozen=True):
     """A fetched body is no longer needed."""
 
     payload: int
 
 
-class Done(_Action):
+class Done(_Action, frozen=True):
     """No more steps. ``reason`` is for people; ``failed`` says whether it is an error."""
 
     reason: str

@@ -43,6 +43,7 @@ class Codec(Enum):
 
     @property
     def bytes_per_element(self) -> int:
+        """What one element costs on the wire."""
         return {Codec.FLOAT32: 4, Codec.BFLOAT16: 2}[self]
 
 

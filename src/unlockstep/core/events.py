@@ -16,46 +16,46 @@ class _Event(msgspec.Struct, frozen=True, tag=True, tag_field="event"):
     """When, on the syncer's clock of the host (monotonic, from the start of the syncer)."""
 
 
-class RunSeeded(_Event):
+class RunSeeded(_Event, frozen=True):
     """Every fragment has its version 0."""
 
     learner: str
 
 
-class LearnerJoined(_Event):
+class LearnerJoined(_Event, frozen=True):
     learner: str
     incarnation: int
     resumed: bool
     """True: the same process came back after its connection broke."""
 
 
-class JoinWasRefused(_Event):
+class JoinWasRefused(_Event, frozen=True):
     learner: str
     reason: JoinRefusal
     detail: str
 
 
-class LearnerLive(_Event):
+class LearnerLive(_Event, frozen=True):
     """The learner has taken its first step since it joined: from here on rounds ask it and wait for it."""
 
     learner: str
     incarnation: int
 
 
-class LearnerAway(_Event):
+class LearnerAway(_Event, frozen=True):
     """Its connection broke: rounds no longer wait for it, its lease runs on."""
 
     learner: str
     incarnation: int
 
 
-class LearnerDeparted(_Event):
+class LearnerDeparted(_Event, frozen=True):
     learner: str
     incarnation: int
     reason: DepartureReason
 
 
-class StepReported(_Event):
+class StepReported(_Event, frozen=True):
     learner: str
     incarnation: int
     clock: int
@@ -65,7 +65,7 @@ class StepReported(_Event):
     loss: float
 
 
-class MessageIgnored(_Event):
+class MessageIgnored(_Event, frozen=True):
     """A message that has no effect, with the reason: stale incarnation, or unknown learner."""
 
     learner: str
@@ -73,7 +73,7 @@ class MessageIgnored(_Event):
     reason: RefusalReason
 
 
-class RoundOpened(_Event):
+class RoundOpened(_Event, frozen=True):
     round: int
     fragment: int
     clock: int
@@ -81,7 +81,7 @@ class RoundOpened(_Event):
     asked: tuple[str, ...]
 
 
-class ContributionAccepted(_Event):
+class ContributionAccepted(_Event, frozen=True):
     round: int
     fragment: int
     learner: str
@@ -95,7 +95,7 @@ class ContributionAccepted(_Event):
     """True: its own round had closed; it counts in this one."""
 
 
-class ContributionRefused(_Event):
+class ContributionRefused(_Event, frozen=True):
     round: int
     fragment: int
     learner: str
@@ -105,7 +105,7 @@ class ContributionRefused(_Event):
     strikes: int
 
 
-class RoundClosed(_Event):
+class RoundClosed(_Event, frozen=True):
     round: int
     fragment: int
     reason: WindowReason
@@ -119,14 +119,14 @@ class RoundClosed(_Event):
     """Length of the grace window granted."""
 
 
-class RoundEmpty(_Event):
+class RoundEmpty(_Event, frozen=True):
     """A round closed without any weight: nothing is committed, the version stays."""
 
     round: int
     fragment: int
 
 
-class FragmentCommitted(_Event):
+class FragmentCommitted(_Event, frozen=True):
     round: int
     fragment: int
     version: int
@@ -138,7 +138,7 @@ class FragmentCommitted(_Event):
     """From the close of the round to the version being durable."""
 
 
-class FragmentAdopted(_Event):
+class FragmentAdopted(_Event, frozen=True):
     learner: str
     incarnation: int
     fragment: int
@@ -147,7 +147,7 @@ class FragmentAdopted(_Event):
     tokens_overwritten: int
 
 
-class EvaluationReported(_Event):
+class EvaluationReported(_Event, frozen=True):
     source: str
     clock: int
     loss: float
@@ -155,14 +155,14 @@ class EvaluationReported(_Event):
     versions: tuple[int, ...]
 
 
-class RunFinishing(_Event):
+class RunFinishing(_Event, frozen=True):
     """The end is reached; one last round of every fragment collects what is left."""
 
     clock: int
     reason: str
 
 
-class RunFinished(_Event):
+class RunFinished(_Event, frozen=True):
     clock: int
     versions: tuple[int, ...]
 

@@ -85,6 +85,7 @@ class Layout(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def fragment_count(self) -> int:
+        """P, at least 1."""
         return len(self.fragments)
 
     def fragment_size(self, fragment: int) -> int:

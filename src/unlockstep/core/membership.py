@@ -17,7 +17,6 @@ from enum import Enum
 from unlockstep.core.errors import LocalProtocolError
 from unlockstep.core.ids import NEVER_NS
 from unlockstep.core.options import ProtocolOptions
-from unlockstep.core.reasons import DepartureReason
 from unlockstep.core.window import MovingAverage
 
 
@@ -123,6 +122,14 @@ class Member:
         self.incarnation += 1
         self.heard_ns = now_ns
 
+    def count_tokens(self, tokens: int) -> int:
+        """This process has trained so many tokens, by one of its messages; returns the total over all processes.
+
+        Messages and bodies travel on different connections, so an older count may arrive after a newer one.
+        """
+        self.tokens = max(self.tokens, tokens)
+        return self.tokens_before + self.tokens
+
     def owns(self, incarnation: int) -> bool:
         """Whether this incarnation belongs to the process that holds the name now."""
         return self.process_since <= incarnation <= self.incarnation
@@ -189,8 +196,3 @@ class Membership:
     def expired(self, now_ns: int) -> list[Member]:
         """Members whose lease has ended by now."""
         return [member for member in self.present() if now_ns - member.heard_ns >= self._options.lease_ns]
-
-    def strike(self, member: Member) -> DepartureReason | None:
-        """One more refused contribution in a row; returns QUARANTINED when it was one too many."""
-        member.strikes += 1
-        return DepartureReason.QUARANTINED if member.strikes >= self._options.strikes_max else None

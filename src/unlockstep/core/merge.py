@@ -78,7 +78,8 @@ def merge(
     """Merge the outer gradients of one fragment.
 
     Args:
-        entries: at least one of positive weight; those of weight 0 change nothing. One alone comes out bit for bit.
+        entries: one per learner, at least one of positive weight; those of weight 0 change nothing. A single one comes
+            out bit for bit.
         slots: the tensors of the fragment, which tile it.
         rule: for tensors of ``Role.PARAMETER``; where the directions cancel it gives the weighted mean. An outer
             gradient of zero counts in the mean length and has no direction.

@@ -42,7 +42,7 @@ class VersionNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 # ------------------------------------------------------------------------------------------- learner to syncer
 
 
-class Join(_Message):
+class Join(_Message, frozen=True):
     """A process asks to take part. ``incarnation`` 0: a new start; otherwise: the connection broke, same process."""
 
     learner: str
@@ -52,7 +52,7 @@ class Join(_Message):
     tensors: tuple[TensorSpec, ...]
 
 
-class Heartbeat(_Message):
+class Heartbeat(_Message, frozen=True):
     """Still here, between steps or during a long one."""
 
     learner: str
@@ -79,7 +79,7 @@ class Undelivered(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     c_tokens: int
 
 
-class Progress(_Message):
+class Progress(_Message, frozen=True):
     """One step boundary (paper, Alg. 1: metadata goes out every step). Counts and adoptions travel together, so that
     the ledger never sees one without the other."""
 
@@ -102,7 +102,7 @@ class Progress(_Message):
     """True: the run is finishing and this learner takes no more steps."""
 
 
-class Leave(_Message):
+class Leave(_Message, frozen=True):
     """A learner goes, in order. What it had not handed over is declared dropped."""
 
     learner: str
@@ -110,7 +110,7 @@ class Leave(_Message):
     tokens_dropped: tuple[int, ...]
 
 
-class Evaluation(_Message):
+class Evaluation(_Message, frozen=True):
     """An evaluator's validation loss of the global model."""
 
     source: str
@@ -126,7 +126,7 @@ LearnerMessage = Join | Heartbeat | Progress | Leave | Evaluation
 # ------------------------------------------------------------------------------------------- syncer to learner
 
 
-class Welcome(_Message):
+class Welcome(_Message, frozen=True):
     """The learner is a member. It takes no step before it holds every version listed."""
 
     incarnation: int
@@ -140,26 +140,26 @@ class Welcome(_Message):
     """Inner steps earlier incarnations of this learner have reported: where its data goes on."""
 
 
-class JoinRefused(_Message):
+class JoinRefused(_Message, frozen=True):
     reason: JoinRefusal
     detail: str
 
 
-class Pull(_Message):
+class Pull(_Message, frozen=True):
     """Hand over the progress on this fragment, for this round."""
 
     round: int
     fragment: int
 
 
-class Published(_Message):
+class Published(_Message, frozen=True):
     """A new version can be fetched."""
 
     notice: VersionNotice
     clock: int
 
 
-class Settled(_Message):
+class Settled(_Message, frozen=True):
     """What became of a contribution. ``refusal`` is None when it was merged."""
 
     round: int
@@ -168,17 +168,17 @@ class Settled(_Message):
     refusal: RefusalReason | None
 
 
-class Fenced(_Message):
+class Fenced(_Message, frozen=True):
     """This incarnation no longer counts. After a lost lease the learner may join again; if superseded, it must not."""
 
     reason: DepartureReason
 
 
-class Finish(_Message):
+class Finish(_Message, frozen=True):
     """The run has reached its end: take no more steps, answer the last pulls."""
 
 
-class Stop(_Message):
+class Stop(_Message, frozen=True):
     """Everything is merged: goodbye."""
 
     reason: str
@@ -189,7 +189,7 @@ SyncerMessage = Welcome | JoinRefused | Pull | Published | Settled | Fenced | Fi
 # ------------------------------------------------------------------------------------------- host to its own core
 
 
-class SeedArrived(_Message):
+class SeedArrived(_Message, frozen=True):
     """Syncer host: version 0 of a fragment is stored."""
 
     learner: str
@@ -198,7 +198,7 @@ class SeedArrived(_Message):
     digest: str
 
 
-class ContributionArrived(_Message):
+class ContributionArrived(_Message, frozen=True):
     """Syncer host: an upload is complete and its numbers were inspected. ``defect`` is None when they are sound."""
 
     learner: str
@@ -215,7 +215,7 @@ class ContributionArrived(_Message):
     payload: int
 
 
-class Committed(_Message):
+class Committed(_Message, frozen=True):
     """Syncer host: the commit asked for is computed and durable."""
 
     round: int
@@ -226,24 +226,24 @@ class Committed(_Message):
     """Norm of the merged outer gradient."""
 
 
-class Disconnected(_Message):
+class Disconnected(_Message, frozen=True):
     """Syncer host: a learner's control connection broke. Learner host: ours did (fields empty)."""
 
     learner: str = ""
     incarnation: int = 0
 
 
-class Connected(_Message):
+class Connected(_Message, frozen=True):
     """Learner host: the control connection stands."""
 
 
-class EndRun(_Message):
+class EndRun(_Message, frozen=True):
     """Syncer host: end the run now, in order."""
 
     reason: str
 
 
-class StepFinished(_Message):
+class StepFinished(_Message, frozen=True):
     """Learner host: one inner step is done."""
 
     tokens: int
@@ -251,7 +251,7 @@ class StepFinished(_Message):
     loss: float
 
 
-class Fetched(_Message):
+class Fetched(_Message, frozen=True):
     """Learner host: the body of a version is here and has the digest announced."""
 
     fragment: int
@@ -260,20 +260,20 @@ class Fetched(_Message):
     payload: int
 
 
-class FetchFailed(_Message):
+class FetchFailed(_Message, frozen=True):
     """Learner host: a version could not be had (no longer retained, connection lost)."""
 
     fragment: int
     version: int
 
 
-class SeedStored(_Message):
+class SeedStored(_Message, frozen=True):
     """Learner host: the syncer has accepted our version 0 of a fragment."""
 
     fragment: int
 
 
-class UploadFailed(_Message):
+class UploadFailed(_Message, frozen=True):
     """Learner host: a contribution could not be delivered and will not be tried again."""
 
     round: int
@@ -281,7 +281,7 @@ class UploadFailed(_Message):
     c_tokens: int
 
 
-class LeaveRequested(_Message):
+class LeaveRequested(_Message, frozen=True):
     """Learner host: the process wants to go."""
 
 

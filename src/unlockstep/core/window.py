@@ -118,7 +118,7 @@ def decide(
     if awaited == 0:
         return answer(True, now_ns, WindowReason.EVERYONE_IN, f"closes: all {contributed} expected are in")
     if grace_ns == 0:
-        return answer(True, now_ns, WindowReason.NO_GRACE, f"closes: quorum {contributed} of {quorum}, no slack to wait")
+        return answer(True, now_ns, WindowReason.NO_GRACE, f"closes: quorum {contributed} of {quorum}, no slack")
     until_ns = quorum_at_ns + grace_ns
     if now_ns >= until_ns:
         return answer(

@@ -77,7 +77,7 @@ def check_write_leaves_other_fragments(make_store: MakeStore) -> None:
 
 def check_read_is_a_copy(make_store: MakeStore) -> None:
     """What was read does not change with the model, nor the model with it: the link encodes it at leisure."""
-    store, layout = _bound(make_store)
+    store, _ = _bound(make_store)
     read = store.read_fragment(0)
     kept = read.copy()
     store.write_fragment(0, kept + np.float32(1))
@@ -108,7 +108,7 @@ def check_out_is_filled_and_returned(make_store: MakeStore) -> None:
 
 def check_read_only_values_are_written(make_store: MakeStore) -> None:
     """Values may lie in memory that is not to be written, such as received bytes; no warning is raised."""
-    store, layout = _bound(make_store)
+    store, _ = _bound(make_store)
     expected = store.read_fragment(0)
     store.write_fragment(0, expected + np.float32(1))
     store.write_fragment(0, np.frombuffer(expected.tobytes(), np.float32))
@@ -117,11 +117,11 @@ def check_read_only_values_are_written(make_store: MakeStore) -> None:
 
 def check_wrong_size_is_refused(make_store: MakeStore) -> None:
     """A buffer of another length or dtype raises ValueError and changes nothing."""
-    store, layout = _bound(make_store)
+    store, _ = _bound(make_store)
     before = store.read_fragment(0)
     for wrong in (np.zeros(before.size + 1, np.float32), np.zeros(before.size - 1, np.float32), np.zeros(before.size)):
-        _assert_raises(ValueError, lambda wrong=wrong: store.write_fragment(0, wrong))
-        _assert_raises(ValueError, lambda wrong=wrong: store.read_fragment(0, wrong))
+        _assert_raises(ValueError, store.write_fragment, 0, wrong)
+        _assert_raises(ValueError, store.read_fragment, 0, wrong)
     assert_array_equal(store.read_fragment(0), before)
 
 
@@ -129,7 +129,7 @@ def check_layout_of_another_model_is_refused(make_store: MakeStore) -> None:
     """Binding a layout of other tensors raises UsageError."""
     store = make_store()
     others = [msgspec.structs.replace(tensor, name=f"other.{tensor.name}") for tensor in store.tensors()]
-    _assert_raises(UsageError, lambda: store.bind(build_layout(others, 1, LayoutMethod.BALANCED)))
+    _assert_raises(UsageError, store.bind, build_layout(others, 1, LayoutMethod.BALANCED))
 
 
 def check_only_steps_change_values(make_backend: MakeBackend) -> None:
@@ -244,9 +244,9 @@ def _assert_equal(actual: list[FloatArray], expected: list[FloatArray]) -> None:
         assert_array_equal(ours, theirs)
 
 
-def _assert_raises(error: type[Exception], call: Callable[[], object]) -> None:
+def _assert_raises(error: type[Exception], call: Callable[..., object], *arguments: object) -> None:
     try:
-        call()
+        call(*arguments)
     except error:
         return
     raise AssertionError(f"{error.__name__} was not raised")

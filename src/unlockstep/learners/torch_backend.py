@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
@@ -42,14 +42,14 @@ def learning_rate(clock: int, settings: InnerSection, steps_total: int) -> float
         clock < warmup:  peak * (clock + 1) / warmup
         constant:        peak
         cosine:          peak * (final_share + (1 - final_share) * (1 + cos(pi * progress)) / 2)
-        progress = (clock - warmup) / (steps_total - warmup), at most 1
+        progress = (clock - warmup) / (steps_total - warmup), and 1 from steps_total on
     """
     peak, warmup = settings.learning_rate, settings.warmup_steps
     if clock < warmup:
         return peak * (clock + 1) / warmup
     if settings.schedule == "constant":
         return peak
-    progress = min(1.0, (clock - warmup) / max(1, steps_total - warmup))
+    progress = 1 - max(0, steps_total - clock) / max(1, steps_total - warmup)
     return peak * (settings.final_share + (1 - settings.final_share) * (1 + math.cos(math.pi * progress)) / 2)
 
 
@@ -83,11 +83,12 @@ class TorchBackend:
         self.model = model.train()
         self.store = TorchStore(model) if store is None else store
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        groups: list[dict[str, Any]] = [
+            {"params": [p for p in self._parameters if p.ndim >= 2]},
+            {"params": [p for p in self._parameters if p.ndim < 2], "weight_decay": 0.0},
+        ]
         self.optimizer = torch.optim.AdamW(
-            [
-                {"params": [p for p in self._parameters if p.ndim >= 2]},
-                {"params": [p for p in self._parameters if p.ndim < 2], "weight_decay": 0.0},
-            ],
+            groups,
             lr=settings.learning_rate,
             betas=(settings.beta1, settings.beta2),
             weight_decay=settings.weight_decay,

@@ -43,7 +43,7 @@ class TorchStore:
             every learner its own. Other buffers are never synchronised.
 
     Raises:
-        UsageError: no trainable parameter, a complex one, or an unknown name in ``embedding_names``.
+        UsageError: no trainable parameter, a complex one, an unknown name in ``embedding_names`` or policy for buffers.
 
     Warns:
         UserWarning: parameters of fewer than 32 bits, which swallow small updates.
@@ -55,9 +55,11 @@ class TorchStore:
         embedding_names: Sequence[str] | None = None,
         buffers: Literal["merge", "local"] = "merge",
     ) -> None:
+        if buffers not in ("merge", "local"):
+            raise UsageError(f"buffers is {buffers!r}; choose merge or local")
         plain_names = _plain_names(model)
         embeddings = _embeddings(model, embedding_names, plain_names)
-        found = [
+        found: list[tuple[str, Tensor, Role]] = [
             (name, tensor, Role.EMBEDDING if _memory(tensor) in embeddings else Role.PARAMETER)
             for name, tensor in _trainable_parameters(model)
         ]
@@ -66,8 +68,9 @@ class TorchStore:
             found += [(name, tensor, Role.BUFFER) for name, tensor in _persistent_float_buffers(model)]
         self._places: dict[TensorSpec, tuple[nn.Module, str]] = {}
         for name, tensor, role in found:
-            dtype = str(tensor.dtype).removeprefix("torch.")
-            spec = TensorSpec(name=plain_names[name], shape=tuple(tensor.shape), dtype=dtype, role=role)
+            spec = TensorSpec(
+                name=plain_names[name], shape=tuple(tensor.shape), dtype=_dtype_name(tensor.dtype), role=role
+            )
             path, _, attribute = name.rpartition(".")
             self._places[spec] = (model.get_submodule(path), attribute)
         self._fragments: list[list[_Cut]] = []
@@ -84,7 +87,7 @@ class TorchStore:
             UsageError: the layout is of another model.
         """
         if differences := explain_difference(self.tensors(), layout.specs()):
-            raise UsageError(f"the layout is of another model than this one: {differences[0]}; build both from one model")
+            raise UsageError(f"the layout is of another model than this: {differences[0]}; build both from one model")
         self._sizes = [layout.fragment_size(fragment) for fragment in range(layout.fragment_count)]
         self._fragments = [
             [_Cut(*self._places[slot.tensor], slot.offset, slot.stop, slot.tensor.shape) for slot in slots]
@@ -148,22 +151,22 @@ def check_optimizer(model: nn.Module, *optimizers: torch.optim.Optimizer) -> Non
     foreign = ["x".join(map(str, p.shape)) or "scalar" for p in stepped if id(p) not in own]
     if foreign:
         raise UsageError(
-            f"optimizer steps {len(foreign)} tensors that are no parameters of the model (shapes {_listed(foreign)}), so "
-            "adopted values would be lost at the next step: synchronise the module whose parameters the optimizer holds"
+            f"optimizer steps {len(foreign)} tensors that are no parameters of the model (shapes {_listed(foreign)}), "
+            "so the next step would undo an adoption: synchronise the module whose parameters the optimizer holds"
         )
     covered = {_memory(parameter) for parameter in stepped}
     plain_names = _plain_names(model)
     missing = [plain_names[name] for name, p in _trainable_parameters(model) if _memory(p) not in covered]
     if missing:
         warnings.warn(
-            f"{len(missing)} trainable parameters are in no group of the optimizer and never change ({_listed(missing)}): "
-            "add them to a group or set requires_grad to False",
+            f"{len(missing)} trainable parameters are in no group of the optimizer ({_listed(missing)}): "
+            "add them or set their requires_grad to False",
             stacklevel=2,
         )
 
 
 def _source_tensor(values: FloatArray) -> Tensor:
-    """A tensor in the memory of ``values``, to be read only; received bytes are read-only, of which torch would warn."""
+    """A tensor in the memory of ``values``, only to be read: torch would warn of arrays that are read-only."""
     interface = {**values.__array_interface__, "data": (values.ctypes.data, False)}
     return torch.from_numpy(np.asarray(SimpleNamespace(__array_interface__=interface)))
 
@@ -211,11 +214,15 @@ def _embeddings(model: nn.Module, chosen: Sequence[str] | None, plain_names: dic
                     f"choose among {_listed([name for name, _ in parameters])}"
                 )
         return {_memory(p) for name, p in parameters if any(_is_part(name, entry) for entry in chosen)}
-    modules = [module for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag)]
-    heads = [m.get_output_embeddings() for m in model.modules() if callable(getattr(m, "get_output_embeddings", None))]
-    modules += [head for head in heads if isinstance(head, nn.Module)]
-    by_name = [p for name, p in parameters if any(_EMBEDDING_NAME.fullmatch(part) for part in name.split(".")[-2:])]
-    return {_memory(p) for p in [*by_name, *(p for module in modules for p in module.parameters())]}
+    found = [p for name, p in parameters if any(_EMBEDDING_NAME.fullmatch(part) for part in name.split(".")[-2:])]
+    for module in model.modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            found += module.parameters()
+        get_output_embeddings = getattr(module, "get_output_embeddings", None)
+        head = get_output_embeddings() if callable(get_output_embeddings) else None
+        if isinstance(head, nn.Module):
+            found += head.parameters()
+    return {_memory(p) for p in found}
 
 
 def _is_part(name: str, of: str) -> bool:
@@ -234,12 +241,16 @@ def _check_parameters(parameters: Sequence[tuple[str, Tensor]]) -> None:
     narrow = [parameter.dtype for _, parameter in parameters if parameter.itemsize < 4]
     if narrow:
         coarsest = max(narrow, key=lambda dtype: torch.finfo(dtype).eps)
+        smallest = f"1/{round(2 / torch.finfo(coarsest).eps)}"
         warnings.warn(
-            f"{len(narrow)} of {len(parameters)} trainable parameters are {str(coarsest).removeprefix('torch.')}, where "
-            f"an update below 1/{round(2 / torch.finfo(coarsest).eps)} of a value vanishes: keep float32 parameters and "
-            "compute in 16 bits (torch.autocast)",
+            f"{len(narrow)} of {len(parameters)} trainable parameters are {_dtype_name(coarsest)}, where an update "
+            f"below {smallest} of a value vanishes: keep float32 parameters and compute in 16 bits (torch.autocast)",
             stacklevel=3,
         )
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -73,7 +73,7 @@ class ToyBackend:
             UsageError: the layout is of another model.
         """
         if differences := explain_difference(self._specs, layout.specs()):
-            raise UsageError(f"the layout is of another model than this one: {differences[0]}; build both from one model")
+            raise UsageError(f"the layout is of another model than this: {differences[0]}; build both from one model")
         self._sizes = [layout.fragment_size(fragment) for fragment in range(layout.fragment_count)]
         self._fragments = [
             [(slice(slot.offset, slot.stop), self._ranges[slot.tensor]) for slot in slots] for slots in layout.fragments

@@ -1,16 +1,17 @@
 """The web interface between a syncer and everybody else: paths, headers, query records and limits, for both ends.
 
-======================================================================  ==================================================
-``GET /v1/runs``                                                        names of the runs here, JSON
-``GET /v1/runs/{run}``                                                  ``status.Status``, JSON
-``GET /v1/runs/{run}/config``                                           the run's configuration, TOML
-``GET /v1/runs/{run}/control``                                          WebSocket; one binary frame per message. The first
-                                                                        is ``Join``; with ``?observer=NAME`` none is due
-``GET /v1/runs/{run}/fragments/{p}/versions/{v}``                       one immutable body
-``PUT /v1/runs/{run}/fragments/{p}/versions/0``                         version 0, from the learner asked to seed
-``PUT /v1/runs/{run}/rounds/{r}/contributions/{learner}.{incarnation}``  an outer gradient; a repeat changes nothing
-``GET /metrics``, ``GET /healthz``, ``GET /``                           Prometheus text, "ok", the live page
-======================================================================  ==================================================
+::
+
+    GET /v1/runs                                       names of the runs here, JSON
+    GET /v1/runs/{run}                                 its state (core.status), JSON
+    GET /v1/runs/{run}/config                          its configuration, TOML
+    GET /v1/runs/{run}/control                         WebSocket, one binary frame a message; a learner's first is
+                                                       Join, an observer (?observer=NAME) need say nothing
+    GET /v1/runs/{run}/fragments/{p}/versions/{v}      one immutable body
+    PUT /v1/runs/{run}/fragments/{p}/versions/0        version 0, from the learner asked to seed
+    PUT /v1/runs/{run}/rounds/{r}/contributions/{learner}.{incarnation}
+                                                       an outer gradient; a repeat changes nothing
+    GET /metrics   /healthz   /                        Prometheus text; "ok"; the live page
 
 Every refusal is JSON, ``{"error": sentence}``. Decides spelling and limits; what a request does is ``resources``' and
 the core's business.
@@ -57,7 +58,11 @@ UPLOADS_PER_LEARNER_MAX = 8
 UPLOADS_REMEMBERED_MAX = 65_536
 """Uploads whose answer is remembered, so that a repeat is answered the same."""
 
-_NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,%d}" % (LEARNER_NAME_LENGTH_MAX - 1)
+SEED_TAKEN = (200, 201)
+CONTRIBUTION_TAKEN = (202, 413, 422)
+"""Statuses after which a body is settled: it is here, or has been refused and counted."""
+
+_NAME = f"[A-Za-z0-9][A-Za-z0-9_-]{{0,{LEARNER_NAME_LENGTH_MAX - 1}}}"
 _NUMBER = "[0-9]{1,18}"  # Fits 64 bits.
 
 RUNS_ROUTE = "/v1/runs"

@@ -22,9 +22,10 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import aiohttp
+import msgspec
 
 from unlockstep.config import CodecSection
 from unlockstep.core.chunks import Float32
@@ -41,6 +42,7 @@ from unlockstep.core.messages import (
     LearnerInput,
     LearnerMessage,
     SeedStored,
+    Stop,
     UploadFailed,
     VersionNotice,
     decode_syncer_message,
@@ -66,6 +68,11 @@ FLUSH_S_MAX = 2.0
 OUTBOX_MESSAGES_MAX = 65_536
 """Messages waiting for a syncer that does not read; with one more the connection is given up."""
 
+_WORTH_REPEATING = (0, 429, 503)
+"""Statuses of an upload: no answer, too many at once, not now."""
+
+Result = TypeVar("Result")
+
 _log = logging.getLogger(__name__)
 
 
@@ -87,7 +94,7 @@ class LearnerClient:
         run: name of the run.
         layout: how the model is cut.
         codec: number formats of the run's bodies.
-        clock: the receiver's clock, monotonic nanoseconds.
+        now_ns: the receiver's clock, monotonic nanoseconds.
     """
 
     def __init__(
@@ -96,34 +103,34 @@ class LearnerClient:
         run: str,
         layout: Layout,
         codec: CodecSection,
-        clock: Callable[[], int] = time.monotonic_ns,
+        now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._url = url
         self._run = run
         self._layout = layout
         self._codec = codec
-        self._clock = clock
+        self._now_ns = now_ns
         self._uploads = [FragmentCodec(layout, p, codec.upload) for p in range(layout.fragment_count)]
         self._seeds = [FragmentCodec(layout, p, codec.download) for p in range(layout.fragment_count)]
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop = self._runner.get_loop()
         self._thread = threading.Thread(target=self._run_thread, name="unlockstep-link", daemon=True)
         self._workers = ThreadPoolExecutor(WORKERS, "unlockstep-bulk")
-        self._receiver: Receiver | None = None
+        self._receiver: Receiver
         self._failure: BaseException | None = None
         self._payloads = itertools.count()
         self._arrived: dict[int, Float32] = {}
         self._closing = asyncio.Event()
+        self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._outbox: deque[bytes] = deque()
         self._outbox_filled = asyncio.Event()
         self._outbox_empty = asyncio.Event()
         self._outbox_empty.set()
-        self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._upload_places = asyncio.Semaphore(UPLOADS_AT_ONCE_MAX)
         self._fetch_places = asyncio.Semaphore(FETCHES_AT_ONCE_MAX)
         self._transfers: set[asyncio.Task[None]] = set()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ns = NEVER_NS
+        self._waking_ns = NEVER_NS
+        self._deadline_moved = asyncio.Event()
 
     # ------------------------------------------------------------------------------------------- from any thread
 
@@ -152,13 +159,17 @@ class LearnerClient:
         """See ``Link.take``."""
         return self._arrived.pop(payload)
 
+    def discard(self, payload: int) -> None:
+        """See ``Link.discard``."""
+        del self._arrived[payload]
+
     def close(self) -> None:
         """See ``Link.close``. Takes at most ``FLUSH_S_MAX`` plus the time a body takes to encode."""
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._closing.set)
         if self._thread.ident is None:
             self._runner.close()
         else:
+            with suppress(RuntimeError):  # The event loop is closed: this is the second call.
+                self._loop.call_soon_threadsafe(self._closing.set)
             self._thread.join()
         self._workers.shutdown(wait=True, cancel_futures=True)
         self._arrived.clear()
@@ -169,37 +180,186 @@ class LearnerClient:
         with suppress(RuntimeError):  # The event loop is closed: as if the syncer were away.
             self._loop.call_soon_threadsafe(work, *arguments)
 
-    # ------------------------------------------------------------------------------------------- the thread
+    # ------------------------------------------------------------------------------------------- the event loop
 
     def _run_thread(self) -> None:
         try:
             with self._runner:
                 self._runner.run(self._main())
         except Exception as error:
-            _log.exception("the connection to the syncer has failed; this is a bug")
+            _log.exception("the link to the syncer has failed; this is a bug")
             self._failure = error
+            with suppress(Exception):
+                self._receiver.deliver(Stop(f"the link to the syncer has failed: {error}"))
 
     async def _main(self) -> None:
-        async with client_session(self._url) as self._session:
+        async with client_session(self._url) as self._session, asyncio.TaskGroup() as self._tasks:
             self._reader = VersionReader(self._session, self._run, self._layout, self._codec.download, self._workers)
-            connecting = asyncio.create_task(self._stay_connected())
-            closing = asyncio.create_task(self._closing.wait())
-            await asyncio.wait({connecting, closing}, return_when=asyncio.FIRST_COMPLETED)
-            if not connecting.done():
-                await self._flush()
-            for task in (connecting, closing, *self._transfers):
+            steady = [
+                self._tasks.create_task(self._stay_connected()),
+                self._tasks.create_task(self._keep_deadlines()),
+            ]
+            await self._closing.wait()
+            await self._flush()
+            for task in (*steady, *self._transfers):
                 task.cancel()
-            await asyncio.gather(connecting, *self._transfers, return_exceptions=True)
-            if self._timer is not None:
-                self._timer.cancel()
-            if not connecting.cancelled():
-                connecting.result()
 
     async def _flush(self) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_S_MAX):
                 if self._transfers:
                     await asyncio.wait(self._transfers)
-                if self._socket is not None:
-                    await self._outbox_empty.wait()
-                    await self._socket.close()
+                await self._outbox_empty.wait()
+
+    def _deliver(self, message: LearnerInput) -> None:
+        self._receiver.deliver(message)
+        if self._receiver.next_deadline_ns() < self._waking_ns:
+            self._deadline_moved.set()
+
+    async def _keep_deadlines(self) -> None:
+        while True:
+            self._receiver.on_deadline()
+            self._deadline_moved.clear()
+            self._waking_ns = self._receiver.next_deadline_ns()
+            pause_s = max(0, self._waking_ns - self._now_ns()) / NANOSECONDS_PER_SECOND
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if self._waking_ns == NEVER_NS else pause_s):
+                    await self._deadline_moved.wait()
+
+    # ------------------------------------------------------------------------------------------- control connection
+
+    async def _stay_connected(self) -> None:
+        pause_s = BACKOFF_S_MIN
+        while True:
+            began_s = self._loop.time()
+            try:
+                async with self._session.ws_connect(
+                    api.control_path(self._run),
+                    timeout=aiohttp.ClientWSTimeout(ws_close=api.CLOSE_S_MAX),
+                    max_msg_size=MESSAGE_BYTES_MAX,
+                ) as socket:
+                    await self._converse(socket)
+                _log.warning("the connection to the syncer has ended (code %s); connecting again", socket.close_code)
+            except (*NETWORK_ERRORS, RemoteProtocolError) as error:
+                _log.warning("no connection to the syncer: %s; trying again", error)
+            if self._loop.time() - began_s > BACKOFF_S_MAX:
+                pause_s = BACKOFF_S_MIN
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+            pause_s = min(2 * pause_s, BACKOFF_S_MAX)
+
+    async def _converse(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+        writing = asyncio.create_task(self._write(socket))
+        try:
+            self._deliver(Connected())
+            async for frame in socket:
+                if frame.type is not aiohttp.WSMsgType.BINARY:
+                    raise RemoteProtocolError("the syncer sent something else than a binary frame")
+                self._deliver(decode_syncer_message(frame.data))
+        finally:
+            self._socket = None
+            writing.cancel()
+            self._outbox.clear()
+            self._outbox_empty.set()
+            self._deliver(Disconnected())
+
+    def _enqueue(self, frame: bytes) -> None:
+        if self._socket is None:
+            return
+        if len(self._outbox) >= OUTBOX_MESSAGES_MAX:
+            self._outbox.clear()
+            self._begin(self._hang_up)
+            return
+        self._outbox.append(frame)
+        self._outbox_filled.set()
+        self._outbox_empty.clear()
+
+    async def _write(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        with suppress(*NETWORK_ERRORS):  # Whoever reads from the socket sees its end, too.
+            while True:
+                await self._outbox_filled.wait()
+                while self._outbox:
+                    await socket.send_bytes(self._outbox.popleft())
+                self._outbox_filled.clear()
+                self._outbox_empty.set()
+
+    async def _hang_up(self) -> None:
+        if self._socket is not None:
+            await self._socket.close()
+
+    # ------------------------------------------------------------------------------------------- bodies
+
+    def _begin(self, transfer: Callable[..., Coroutine[Any, Any, None]], *arguments: object) -> None:
+        if self._closing.is_set():
+            return
+        task = self._tasks.create_task(transfer(*arguments))
+        self._transfers.add(task)
+        task.add_done_callback(self._transfers.discard)
+
+    async def _in_worker(self, work: Callable[..., Result], *arguments: object) -> Result:
+        return await self._loop.run_in_executor(self._workers, work, *arguments)
+
+    async def _fetch(self, notice: VersionNotice) -> None:
+        try:
+            async with self._fetch_places:
+                values = await self._reader.read(notice)
+        except (*NETWORK_ERRORS, RemoteProtocolError) as error:
+            _log.info("version %d of fragment %d was not fetched: %s", notice.version, notice.fragment, error)
+            self._deliver(FetchFailed(notice.fragment, notice.version))
+            return
+        payload = next(self._payloads)
+        self._arrived[payload] = values
+        self._deliver(Fetched(notice.fragment, notice.version, notice.digest, payload))
+
+    async def _upload(self, contribution: Contribution) -> None:
+        c = contribution
+        path = api.contribution_path(self._run, c.round, c.learner, c.incarnation)
+        query = api.ContributionQuery(c.fragment, c.base_version), api.CountsQuery(c.c_steps, c.c_tokens, c.tokens)
+        params = {name: value for part in query for name, value in msgspec.structs.asdict(part).items()}
+        async with self._upload_places:
+            body, digest = await self._in_worker(self._encode_contribution, c)
+            status = await self._put(path, params, body, digest)
+        if status not in api.CONTRIBUTION_TAKEN:
+            self._deliver(UploadFailed(c.round, c.fragment, c.c_tokens))
+
+    async def _upload_seed(self, learner: str, incarnation: int, fragment: int, values: Float32) -> None:
+        path = api.version_path(self._run, fragment, 0)
+        params = msgspec.structs.asdict(api.SeedQuery(learner, incarnation))
+        async with self._upload_places:
+            body, digest = await self._in_worker(_encode, self._seeds[fragment], values)
+            status = await self._put(path, params, body, digest)
+        if status in api.SEED_TAKEN:
+            self._deliver(SeedStored(fragment))
+        else:
+            await self._hang_up()
+
+    async def _put(self, path: str, params: dict[str, Any], body: memoryview, digest: str) -> int:
+        """The status the syncer answers with in the end; 0 if it does not."""
+        headers = {
+            "Content-Length": str(len(body)),
+            "Content-Type": api.BODY_TYPE,
+            api.CONTENT_DIGEST: api.content_digest(digest),
+        }
+        status, sentence = 0, ""
+        for attempt in range(UPLOAD_ATTEMPTS_MAX):
+            if attempt:
+                await asyncio.sleep(BACKOFF_S_MIN * 4**attempt * random.uniform(0.5, 1.0))
+            try:
+                async with self._session.put(path, params=params, headers=headers, data=pieces(body)) as response:
+                    status, sentence = response.status, await response.text()
+            except NETWORK_ERRORS as error:
+                status, sentence = 0, str(error)
+            if status not in _WORTH_REPEATING:
+                break
+        if status >= 400 or not status:
+            _log.warning("an upload to %s was refused (status %d): %s", path, status, sentence)
+        return status
+
+    def _encode_contribution(self, contribution: Contribution) -> tuple[memoryview, str]:
+        delta = outer_gradient(contribution.anchor, contribution.local)
+        return _encode(self._uploads[contribution.fragment], delta)
+
+
+def _encode(codec: FragmentCodec, values: Float32) -> tuple[memoryview, str]:
+    body = codec.encode(values)
+    return body, body_digest(body)

@@ -52,7 +52,8 @@ function draw(evaluations) {
   const [low, high] = [Math.min(...losses), Math.max(...losses)];
   const [first, last] = [clocks[0], clocks[clocks.length - 1]];
   const points = evaluations.map(e =>
-    [10 + 580 * (e.clock - first) / Math.max(1, last - first), 150 - 140 * (e.loss - low) / Math.max(1e-9, high - low)]);
+    [10 + 580 * (e.clock - first) / Math.max(1, last - first),
+     150 - 140 * (e.loss - low) / Math.max(1e-9, high - low)]);
   const line = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
   line.setAttribute("points", points.map(p => p.join(",")).join(" "));
   line.setAttribute("style", "fill:none;stroke:#2878d0;stroke-width:2;vector-effect:non-scaling-stroke");
@@ -64,7 +65,8 @@ function draw(evaluations) {
 function show(s) {
   const live = s.learners.filter(l => l.state === "live").length;
   at("title").textContent = `unlockstep: run ${s.run}`;
-  at("summary").textContent = `${s.state}; clock ${number(s.clock)}${s.steps_max ? " of " + number(s.steps_max) : ""}; ` +
+  const end = s.steps_max ? ` of ${number(s.steps_max)}` : "";
+  at("summary").textContent = `${s.state}; clock ${number(s.clock)}${end}; ` +
     `${live} of ${s.learners.length} learners live; ${number(s.rounds_committed)} rounds committed; ` +
     `participation ${number(s.participation)}; downtime ${seconds(s.downtime_ns)}`;
   fill(at("learners"), ["learner", "state", "clock", "steps", "tokens/s", "loss", "last round", "merged", "heard"],

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
 import aiohttp
 import msgspec
 from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp.typedefs import Handler
 
 from unlockstep import config
 from unlockstep.core.errors import LocalProtocolError, RemoteProtocolError
@@ -24,7 +24,7 @@ from unlockstep.net import api, metrics
 from unlockstep.net.connection import Connection
 from unlockstep.net.courier import pieces, read_body
 from unlockstep.net.page import PAGE
-from unlockstep.net.storehouse import NO_PAYLOAD, Inspection, Storehouse
+from unlockstep.storehouse import NO_PAYLOAD, Inspection, Storehouse
 
 if TYPE_CHECKING:
     from unlockstep.net.syncer_service import SyncerService
@@ -64,12 +64,10 @@ def application(service: SyncerService) -> web.Application:
 
 
 @web.middleware
-async def _sentences(
-    request: web.Request, answer: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
+async def _sentences(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Turn every refusal, ours or the library's, into JSON."""
     try:
-        return await answer(request)
+        return await handler(request)
     except Refusal as refusal:
         return _json({"error": str(refusal)}, refusal.status)
     except web.HTTPException as refusal:
@@ -158,7 +156,7 @@ class _Resources:
         if found is None:
             newest = storehouse.newest_version(fragment)
             if newest is not None and version <= newest:
-                raise Refusal(410, f"version {version} of fragment {fragment} is no longer retained, {newest} is newest")
+                raise Refusal(410, f"version {version} of fragment {fragment} is not retained, {newest} is newest")
             raise Refusal(404, f"fragment {fragment} has no version {version} yet")
         body, digest = found
         headers = {
@@ -241,7 +239,13 @@ class _Resources:
             raise Refusal(413 if request.content_length > size else status, sentence)
         body = await self._read(request, learner, size)
         inspection = await service.in_worker(
-            storehouse.inspect, where.fragment, body, digest, counts, storehouse.norm_bound(where.fragment)
+            storehouse.inspect,
+            where.fragment,
+            body,
+            digest,
+            counts.c_steps,
+            counts.c_tokens,
+            storehouse.norm_bound(where.fragment),
         )
         return _outcome(*service.take_contribution(arrived, inspection))
 
@@ -257,7 +261,7 @@ class _Resources:
             raise Refusal(415, "bodies travel uncompressed")
         with self._service.upload_place(learner) as free:
             if not free:
-                raise Refusal(429, f"learner {learner} has {api.UPLOADS_PER_LEARNER_MAX} uploads under way; wait for one")
+                raise Refusal(429, f"learner {learner} has too many uploads under way; wait for one")
             body = await read_body(request.content, size)
         self._service.bytes_in += size
         return body

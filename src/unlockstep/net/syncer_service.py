@@ -45,8 +45,8 @@ from unlockstep.core.syncer import SyncerCore
 from unlockstep.net.api import STREAM_BUFFER_BYTES, UPLOADS_PER_LEARNER_MAX, UPLOADS_REMEMBERED_MAX
 from unlockstep.net.connection import Connection
 from unlockstep.net.resources import application
-from unlockstep.net.storehouse import Inspection, Storehouse
 from unlockstep.runlog import RunLogWriter
+from unlockstep.storehouse import Inspection, Storehouse
 
 STOP_S_MAX = 2.0
 """From the order to stop until the run is ended without its last rounds."""
@@ -257,9 +257,7 @@ class SyncerService:
                 storehouse = self._storehouse()
                 prepared = await loop.run_in_executor(self._committer, storehouse.prepare, commit)
                 notice = storehouse.publish(commit, prepared)
-                self.receive(
-                    Committed(commit.round, commit.fragment, notice.version, notice.digest, prepared.norm)
-                )
+                self.receive(Committed(commit.round, commit.fragment, notice.version, notice.digest, prepared.norm))
         except Exception as error:
             self._fail(error)
 
@@ -384,9 +382,7 @@ class SyncerService:
         self.answers[key] = answer
         while len(self.answers) > UPLOADS_REMEMBERED_MAX:
             self.answers.popitem(last=False)
-        self.receive(
-            msgspec.structs.replace(made, norm=inspection.norm, defect=inspection.defect, payload=payload)
-        )
+        self.receive(msgspec.structs.replace(made, norm=inspection.norm, defect=inspection.defect, payload=payload))
         return answer
 
 

@@ -1,0 +1,442 @@
+"""The rounds of a run: which are open, what has come in for them, and when each is merged.
+
+Decides when a round opens and closes, whom it asks and what becomes of every contribution. Policies it asks:
+``schedule`` (which round is due), ``window`` (quorum and grace), ``weights`` through ``sync_round`` (shares). Does not
+decide who is a member, when the run begins and ends (``syncer``), nor the arithmetic of a merge (the host, asked by
+``Commit``).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from unlockstep.core import window
+from unlockstep.core.actions import Announce, Commit, Release
+from unlockstep.core.errors import LocalProtocolError
+from unlockstep.core.events import (
+    ContributionAccepted,
+    ContributionRefused,
+    FragmentCommitted,
+    RoundClosed,
+    RoundEmpty,
+    RoundOpened,
+)
+from unlockstep.core.ids import NEVER_NS
+from unlockstep.core.ledger import Ledger
+from unlockstep.core.membership import Member, Membership, MemberState
+from unlockstep.core.messages import (
+    Committed,
+    ContributionArrived,
+    Published,
+    Pull,
+    Settled,
+    Undelivered,
+    VersionNotice,
+)
+from unlockstep.core.options import Late, Participation, ProtocolOptions
+from unlockstep.core.outbox import Outbox
+from unlockstep.core.reasons import RefusalReason
+from unlockstep.core.schedule import Schedule
+from unlockstep.core.status_of import Tally
+from unlockstep.core.sync_round import ClosedRounds, Held, RoundMove, RoundState, SyncRound
+
+STRIKING = frozenset(
+    {
+        RefusalReason.NON_FINITE,
+        RefusalReason.WRONG_SIZE,
+        RefusalReason.MALFORMED,
+        RefusalReason.BAD_COUNTS,
+        RefusalReason.ABSURD_NORM,
+    }
+)
+"""Refusals that speak against the learner itself, not against its timing or the network."""
+
+
+class Pace(Enum):
+    """How rounds open."""
+
+    HELD = "held"
+    """Not at all: the run has no parameters yet, or waits for the last steps. Open rounds go on."""
+    SCHEDULED = "scheduled"
+    """As they come due."""
+    DRAINING = "draining"
+    """One last time for every fragment, as fast as they close; a round that cannot reach its quorum is given up."""
+    OVER = "over"
+    """Nothing is accepted any more."""
+
+
+class Rounds:
+    """All rounds of a run.
+
+    Args:
+        options: protocol settings.
+        members: who is alive, and what time it is.
+        ledger: where tokens are entered.
+        tally: totals for the status.
+        outbox: where actions and events go.
+    """
+
+    def __init__(
+        self, options: ProtocolOptions, members: Membership, ledger: Ledger, tally: Tally, outbox: Outbox
+    ) -> None:
+        self._options = options
+        self._members = members
+        self._ledger = ledger
+        self._tally = tally
+        self._outbox = outbox
+        self._schedule = Schedule(options.fragments, options.interval_steps)
+        self._rounds: dict[int, SyncRound] = {}
+        self._late: dict[int, list[Held]] = {fragment: [] for fragment in range(options.fragments)}
+        self._closed = ClosedRounds(options.closed_rounds_max)
+        self._drain_left = 0
+        self._drain_until_ns = NEVER_NS
+        self.averages = window.TimeAverages(options)
+        self.notices: dict[int, VersionNotice] = {}
+        """The newest version of every fragment."""
+        self.pace = Pace.HELD
+
+    # --------------------------------------------------------------------------------------------- outside
+
+    def proceed(self, now_ns: int) -> None:
+        """Whatever follows from the present state: open what is due, ask who can give, close what is complete."""
+        self._open_due(now_ns)
+        for collecting in self._open_rounds():
+            self._ask(collecting)
+            self._reconsider(collecting, now_ns)
+
+    def next_deadline_ns(self) -> int:
+        """When the next grace window ends."""
+        windows = [r.decision.until_ns for r in self._rounds.values() if r.is_open and r.decision is not None]
+        return min([self._drain_until_ns, *windows])
+
+    def drain(self, until_ns: int) -> None:
+        """Collect what is left, one round per fragment, at the latest until a given time."""
+        self.pace = Pace.DRAINING
+        self._drain_left = self._options.fragments
+        self._drain_until_ns = until_ns
+
+    @property
+    def is_drained(self) -> bool:
+        return self.pace is Pace.DRAINING and self._drain_left == 0 and not self._rounds
+
+    def stop(self) -> None:
+        """The run is over."""
+        self.pace = Pace.OVER
+        self._drain_until_ns = NEVER_NS
+
+    def forget_asked(self, member: Member) -> None:
+        """The learner may not have heard what it was asked: no round waits for it until it is asked again."""
+        for collecting in self._open_rounds():
+            collecting.asked.pop(member.learner, None)
+
+    def in_progress(self) -> list[SyncRound]:
+        """Rounds that are open or committing, in order."""
+        return [self._rounds[number] for number in sorted(self._rounds)]
+
+    def enter_undelivered(self, member: Member, lost: Undelivered) -> None:
+        """A learner says that a contribution of its could not be delivered. If it arrived all the same, it counts."""
+        if lost.round in self._closed:
+            arrived = self._closed.is_duplicate(lost.round, member.learner, member.incarnation)
+        else:
+            collecting = self._rounds.get(lost.round)
+            arrived = collecting is not None and member.learner in collecting.contributions
+        if not arrived:
+            self._ledger.undelivered(member.learner, lost.fragment, lost.c_tokens)
+
+    # --------------------------------------------------------------------------------------------- opening
+
+    def _open_rounds(self) -> list[SyncRound]:
+        return [self._rounds[number] for number in sorted(self._rounds) if self._rounds[number].is_open]
+
+    def _open_due(self, now_ns: int) -> None:
+        while self._may_open():
+            fragment = self._schedule.next_fragment
+            number = self._schedule.open(self._members.clock)
+            if self.pace is Pace.DRAINING:
+                self._drain_left -= 1
+                if not self._late[fragment] and not any(m.c_steps[fragment] for m in self._members.live()):
+                    continue
+            opened = SyncRound(number, fragment, self._members.clock, now_ns, self._late[fragment])
+            self._late[fragment] = []
+            self._rounds[number] = opened
+            self._ask(opened)
+            live = len(self._members.live())
+            self._outbox.log(
+                RoundOpened(now_ns, number, fragment, opened.clock, live, tuple(sorted(opened.asked)))
+            )
+
+    def _may_open(self) -> bool:
+        if len(self._rounds) >= self._options.rounds_in_flight_max:
+            return False
+        if any(r.fragment == self._schedule.next_fragment for r in self._rounds.values()):
+            return False
+        if self.pace is Pace.DRAINING:
+            return self._drain_left > 0
+        return (
+            self.pace is Pace.SCHEDULED
+            and self._schedule.is_due(self._members.clock)
+            and len(self._members.live()) > 0
+        )
+
+    def _ask(self, collecting: SyncRound) -> None:
+        """Pull from every live learner that has something to hand over and was not asked yet."""
+        for member in self._members.live():
+            if member.learner in collecting.asked or member.learner in collecting.contributions:
+                continue
+            if self._has_part(member, collecting):
+                collecting.asked[member.learner] = member.incarnation
+                self._outbox.send_to(member.learner, member.incarnation, Pull(collecting.round, collecting.fragment))
+
+    def _has_part(self, member: Member, collecting: SyncRound) -> bool:
+        if member.c_steps[collecting.fragment] == 0:
+            return False
+        fresh = self._options.participation is Participation.FRESH and self.pace is Pace.SCHEDULED
+        return not fresh or member.clock >= collecting.clock
+
+    # --------------------------------------------------------------------------------------------- contributions
+
+    def on_contribution(self, made: ContributionArrived, now_ns: int) -> None:
+        """An upload has arrived: it counts in its round, in the next one of the fragment, or not at all."""
+        member = self._members.current(made.learner, made.incarnation)
+        refusal = self._examine(made, member)
+        if refusal is None and member is not None:
+            self._accept(made, member, now_ns)
+        else:
+            self._refuse(made, member, refusal or RefusalReason.STALE_INCARNATION, now_ns)
+
+    def _examine(self, made: ContributionArrived, member: Member | None) -> RefusalReason | None:
+        if member is None:
+            known = self._members.get(made.learner)
+            quarantined = known is not None and known.state is MemberState.QUARANTINED
+            return RefusalReason.QUARANTINED if quarantined else RefusalReason.STALE_INCARNATION
+        if self.pace is Pace.OVER:
+            return RefusalReason.RUN_FINISHED
+        collecting = self._rounds.get(made.round)
+        if collecting is not None and collecting.fragment != made.fragment:
+            return RefusalReason.UNKNOWN_ROUND
+        if collecting is None and (made.round not in self._closed or made.fragment != self._fragment_of(made.round)):
+            return RefusalReason.UNKNOWN_ROUND
+        if collecting is not None and collecting.is_open:
+            if made.learner in collecting.contributions:
+                return RefusalReason.DUPLICATE
+        elif self._closed.is_duplicate(made.round, made.learner, made.incarnation):
+            return RefusalReason.DUPLICATE
+        if made.defect is not None:
+            return made.defect
+        if made.c_steps < 1 or made.c_tokens < 0:
+            return RefusalReason.BAD_COUNTS
+        if not 0 <= self.notices[made.fragment].version - made.base_version <= self._options.staleness_max:
+            return RefusalReason.STALE_BASE
+        if (collecting is None or not collecting.is_open) and self._options.late is Late.DROP:
+            return RefusalReason.LATE
+        return None
+
+    def _fragment_of(self, round: int) -> int:
+        return round % self._options.fragments
+
+    def _accept(self, made: ContributionArrived, member: Member, now_ns: int) -> None:
+        held = Held(
+            learner=made.learner,
+            incarnation=made.incarnation,
+            round=made.round,
+            fragment=made.fragment,
+            base_version=made.base_version,
+            c_steps=made.c_steps,
+            c_tokens=made.c_tokens,
+            payload=made.payload,
+        )
+        member.heard_ns = now_ns
+        member.strikes = 0
+        self._ledger.trained(member.learner, member.count_tokens(made.tokens))
+        self._hand_over(member, made.fragment)
+        self._ledger.accepted(made.learner, made.fragment, made.c_tokens)
+        collecting = self._rounds.get(made.round)
+        late = collecting is None or not collecting.is_open
+        if collecting is not None and collecting.is_open:
+            collecting.contributions[made.learner] = held
+            self._note_quorum(collecting, now_ns)
+        else:
+            self._closed.note(made.round, made.learner, made.incarnation)
+            following = next((r for r in self._open_rounds() if r.fragment == made.fragment), None)
+            (self._late[made.fragment] if following is None else following.late).append(held)
+        self._outbox.log(
+            ContributionAccepted(
+                now_ns,
+                made.round,
+                made.fragment,
+                made.learner,
+                made.incarnation,
+                made.base_version,
+                self.notices[made.fragment].version - made.base_version,
+                made.c_steps,
+                made.c_tokens,
+                made.norm,
+                late,
+            )
+        )
+
+    def _note_quorum(self, collecting: SyncRound, now_ns: int) -> None:
+        if collecting.quorum_at_ns is None and len(collecting.contributions) >= self._options.quorum:
+            collecting.quorum_at_ns = now_ns
+            self.averages.quorum.add(now_ns - collecting.opened_ns)
+            collecting.grace_ns = window.grace_ns(
+                self._options,
+                step_ns=self._members.step_ns(),
+                quorum_ns=self.averages.quorum.value_ns,
+                sync_ns=self.averages.sync_ns,
+            )
+
+    def _hand_over(self, member: Member, fragment: int) -> None:
+        """What the member held of the fragment is here: until its next report there is nothing to ask for."""
+        member.c_steps = (*member.c_steps[:fragment], 0, *member.c_steps[fragment + 1 :])
+        member.c_tokens = (*member.c_tokens[:fragment], 0, *member.c_tokens[fragment + 1 :])
+
+    def _refuse(
+        self, made: ContributionArrived, member: Member | None, reason: RefusalReason, now_ns: int
+    ) -> None:
+        self._ledger.refusals[reason] += 1
+        if made.payload >= 0:
+            self._outbox.act(Release(made.payload))
+        strikes = 0
+        self._enter_refused(made, reason)
+        if member is not None:
+            collecting = self._rounds.get(made.round)
+            if collecting is not None and reason is not RefusalReason.DUPLICATE:
+                collecting.asked.pop(made.learner, None)
+            self._outbox.send_to(
+                member.learner, member.incarnation, Settled(made.round, made.fragment, late=False, refusal=reason)
+            )
+            if reason in STRIKING:
+                member.strikes += 1
+            strikes = member.strikes
+        self._outbox.log(
+            ContributionRefused(
+                now_ns, made.round, made.fragment, made.learner, made.incarnation, made.c_tokens, reason, strikes
+            )
+        )
+
+    def _enter_refused(self, made: ContributionArrived, reason: RefusalReason) -> None:
+        """Enter the tokens as refused, unless they are in the ledger already: a duplicate's, or a dead process's."""
+        member = self._members.get(made.learner)
+        if reason is RefusalReason.DUPLICATE or member is None or not member.owns(made.incarnation):
+            return
+        if self._ledger.is_closed(made.learner) or not 0 <= made.c_tokens <= made.tokens:
+            return
+        self._ledger.trained(member.learner, member.count_tokens(made.tokens))
+        self._hand_over(member, made.fragment)
+        self._ledger.refused(made.learner, made.fragment, made.c_tokens, reason)
+
+    # --------------------------------------------------------------------------------------------- closing
+
+    def _reconsider(self, collecting: SyncRound, now_ns: int) -> None:
+        """Close the round if it is time; otherwise remember why it is open and until when."""
+        live = self._members.live()
+        missing = [member for member in live if member.learner not in collecting.contributions]
+        if self._options.participation is Participation.LATEST or self.pace is Pace.DRAINING:
+            missing = [member for member in missing if member.learner in collecting.asked]
+        decision = window.decide(
+            self._options,
+            now_ns=now_ns,
+            quorum_at_ns=collecting.quorum_at_ns,
+            contributed=len(collecting.contributions),
+            awaited=len(missing),
+            live=len(live),
+            grace_ns=collecting.grace_ns,
+        )
+        collecting.decision = decision
+        if decision.close:
+            self._close(collecting, decision, len(live), now_ns)
+        elif self.pace is Pace.DRAINING and (not missing or now_ns >= self._drain_until_ns):
+            self._abandon(collecting, now_ns)
+
+    def _close(self, collecting: SyncRound, decision: window.Decision, live: int, now_ns: int) -> None:
+        quorum_at_ns = now_ns if collecting.quorum_at_ns is None else collecting.quorum_at_ns
+        participants = collecting.participants()
+        self._outbox.log(
+            RoundClosed(
+                now_ns,
+                collecting.round,
+                collecting.fragment,
+                decision.reason,
+                decision.sentence,
+                participants,
+                live,
+                now_ns - collecting.opened_ns,
+                quorum_at_ns - collecting.opened_ns,
+                collecting.grace_ns,
+            )
+        )
+        self._tally.closed(len(participants), live)
+        self._closed.add(collecting)
+        collecting.closed_ns = now_ns
+        shares = collecting.shares()
+        if not shares:
+            self._end_empty(collecting, now_ns)
+            return
+        collecting.move(RoundMove.CLOSE)
+        version = self.notices[collecting.fragment].version + 1
+        self._outbox.act(Commit(collecting.round, collecting.fragment, version, shares))
+
+    def _abandon(self, collecting: SyncRound, now_ns: int) -> None:
+        """The run ends and the round cannot reach its quorum any more."""
+        for held in collecting.held():
+            self._ledger.abandoned(held.learner, held.fragment, held.c_tokens, RefusalReason.RUN_FINISHED)
+            self._ledger.refusals[RefusalReason.RUN_FINISHED] += 1
+        collecting.move(RoundMove.CLOSE_EMPTY)
+        self._closed.add(collecting)
+        self._retire(collecting)
+        self._outbox.log(RoundEmpty(now_ns, collecting.round, collecting.fragment))
+
+    def _end_empty(self, collecting: SyncRound, now_ns: int) -> None:
+        collecting.move(RoundMove.CLOSE_EMPTY)
+        for held in collecting.held():
+            self._ledger.merged(held.learner, held.fragment, held.c_tokens, late=held.round != collecting.round)
+        self._retire(collecting)
+        self._tally.rounds_empty += 1
+        self._outbox.log(RoundEmpty(now_ns, collecting.round, collecting.fragment))
+
+    def _retire(self, collecting: SyncRound) -> None:
+        for held in collecting.held():
+            self._outbox.act(Release(held.payload))
+        del self._rounds[collecting.round]
+
+    def on_committed(self, committed: Committed, now_ns: int) -> None:
+        """The version asked for is computed and durable: tell everybody."""
+        collecting = self._rounds.get(committed.round)
+        expected = self.notices[committed.fragment].version + 1
+        if collecting is None or collecting.state is not RoundState.COMMITTING or committed.version != expected:
+            raise LocalProtocolError(f"version {committed.version} of round {committed.round} was not asked for")
+        collecting.move(RoundMove.COMMIT)
+        self.averages.commit.add(now_ns - collecting.closed_ns)
+        notice = VersionNotice(committed.fragment, committed.version, committed.digest)
+        self.notices[committed.fragment] = notice
+        self._outbox.act(Announce(Published(notice, self._members.clock)))
+        self._settle(collecting)
+        self._tally.rounds_committed += 1
+        self._outbox.log(
+            FragmentCommitted(
+                now_ns,
+                committed.round,
+                committed.fragment,
+                committed.version,
+                committed.digest,
+                committed.norm,
+                {share.learner: share.weight for share in collecting.shares()},
+                sum(held.c_tokens for held in collecting.held()),
+                now_ns - collecting.closed_ns,
+            )
+        )
+        self._retire(collecting)
+
+    def _settle(self, collecting: SyncRound) -> None:
+        """Tell the contributors and enter their tokens."""
+        for held in collecting.held():
+            late = held.round != collecting.round
+            self._ledger.merged(held.learner, held.fragment, held.c_tokens, late)
+            settled = Settled(held.round, held.fragment, late, None)
+            self._outbox.send_to(held.learner, held.incarnation, settled)
+        for learner in collecting.participants():
+            member = self._members.get(learner)
+            if member is not None:
+                member.last_round = collecting.round
+                member.rounds_merged += 1

@@ -1,0 +1,170 @@
+"""For everybody who looks at a run without training in it: evaluators, ``status``, a learner that asks for settings.
+
+Decides how a syncer is found and what is said if there is none. Does not decide what is shown or evaluated.
+"""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+import msgspec
+
+from unlockstep.core.chunks import Float32
+from unlockstep.core.codec import Codec
+from unlockstep.core.errors import RemoteProtocolError, UsageError
+from unlockstep.core.layout import Layout
+from unlockstep.core.messages import (
+    MESSAGE_BYTES_MAX,
+    Evaluation,
+    SyncerMessage,
+    VersionNotice,
+    decode_syncer_message,
+    encode,
+)
+from unlockstep.core.status import Status
+from unlockstep.net import api
+from unlockstep.net.courier import NETWORK_ERRORS, VersionReader, client_session
+
+REPLY_BYTES_MAX = 64 * 1024 * 1024
+"""Largest status or configuration to read."""
+
+_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def read_config(url: str, run: str | None = None) -> str:
+    """The configuration of a run as TOML; ``run`` may be left out where a syncer has only one.
+
+    Raises:
+        UsageError: no syncer answers at ``url``, or it has no such run.
+    """
+    return _read(url, api.config_path(run or find_run(url))).decode()
+
+
+def read_status(url: str, run: str | None = None) -> Status:
+    """The state of a run. Raises as ``read_config`` does."""
+    return _parse(_read(url, api.status_path(run or find_run(url))), Status, url)
+
+
+def find_run(url: str) -> str:
+    """The name of the run a syncer has. Raises as ``read_config`` does."""
+    return _parse(_read(url, api.RUNS_ROUTE), tuple[str], url)[0]
+
+
+class Observer:
+    """One observer's connection to a run, as an asynchronous context.
+
+    Args:
+        url: of the syncer, ``http://host:port``.
+        run: name of the run.
+        name: of the observer; letters, digits, ``_`` and ``-``.
+        layout: how the model is cut.
+        codec: number format of the run's versions.
+
+    Raises:
+        UsageError: on entering, if there is no such run to observe.
+    """
+
+    def __init__(self, url: str, run: str, name: str, layout: Layout, codec: Codec) -> None:
+        self.name = name
+        self._url = _base(url)
+        self._run = run
+        self._layout = layout
+        self._codec = codec
+        self._worker = ThreadPoolExecutor(1, "unlockstep-observer")
+
+    async def __aenter__(self) -> Self:
+        self._session = client_session(self._url)
+        try:
+            self._socket = await self._session.ws_connect(
+                api.control_path(self._run),
+                params={"observer": self.name},
+                timeout=aiohttp.ClientWSTimeout(ws_close=api.CLOSE_S_MAX),
+                max_msg_size=MESSAGE_BYTES_MAX,
+            )
+        except NETWORK_ERRORS as error:
+            await self._session.close()
+            raise UsageError(
+                f"run {self._run!r} cannot be observed at {self._url} ({error}); check the address and the run's name"
+            ) from None
+        self._reader = VersionReader(self._session, self._run, self._layout, self._codec, self._worker)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._socket.close()
+        await self._session.close()
+        self._worker.shutdown(wait=True, cancel_futures=True)
+
+    async def messages(self) -> AsyncIterator[SyncerMessage]:
+        """``Published`` for the newest version of every fragment, then whatever is announced, until the syncer goes."""
+        async for frame in self._socket:
+            if frame.type is aiohttp.WSMsgType.BINARY:
+                yield decode_syncer_message(frame.data)
+
+    async def fetch(self, notice: VersionNotice) -> Float32 | None:
+        """The values of a version, float32[n]; None if it is not to be had: a newer one will be announced."""
+        try:
+            return await self._reader.read(notice)
+        except (*NETWORK_ERRORS, RemoteProtocolError):
+            return None
+
+    async def send(self, evaluation: Evaluation) -> None:
+        """Report an evaluation; lost if the syncer is gone."""
+        try:
+            await self._socket.send_bytes(encode(evaluation))
+        except NETWORK_ERRORS:
+            return
+
+
+def _base(url: str) -> str:
+    """``url`` as scheme, host and port. Raises UsageError if it is no such thing."""
+    text = url if "//" in url else f"http://{url}"
+    try:
+        parts = urllib.parse.urlsplit(text)
+        complete = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        complete = False
+    if not complete:
+        raise UsageError(f"the syncer's address is {url!r}; write http://host:port")
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _read(url: str, path: str) -> bytes:
+    base = _base(url)
+    try:
+        with _opener.open(base + path, timeout=api.CONNECT_S_MAX) as response:
+            body: bytes = response.read(REPLY_BYTES_MAX)
+            return body
+    except urllib.error.HTTPError as error:
+        with error:
+            raise UsageError(_sentence(error.read(REPLY_BYTES_MAX), base)) from None
+    except (OSError, ValueError) as error:  # URLError is an OSError; ValueError: what answers does not speak HTTP.
+        reason = getattr(error, "reason", error)
+        raise UsageError(
+            f"no syncer answers at {base} ({reason}); check the address and that the syncer is running"
+        ) from None
+
+
+def _sentence(body: bytes, base: str) -> str:
+    """What a syncer said instead of an answer, if it was a syncer."""
+    try:
+        return f"{base}: {msgspec.json.decode(body, type=dict[str, str])['error']}"
+    except (msgspec.DecodeError, KeyError):
+        return f"what answers at {base} is not an unlockstep syncer; check the address"
+
+
+def _parse(body: bytes, kind: Any, url: str) -> Any:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.DecodeError:
+        raise UsageError(
+            f"what answers at {url} is not an unlockstep syncer of this version; check the address"
+        ) from None

@@ -1,0 +1,106 @@
+"""Who may import whom. The table is the architecture: data goes round a ring, imports point inward to ``core``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from architecture.rules import Source, forbidden_import, room_of, sources
+
+IMPORTS = {
+    # room: what it may import besides the standard library and itself ("*": everything)
+    "unlockstep": "",
+    # the protocol: plain objects
+    "unlockstep.core": "msgspec",
+    # the numbers in it
+    "unlockstep.core.adoption": "unlockstep.core numpy",
+    "unlockstep.core.chunks": "unlockstep.core numpy",
+    "unlockstep.core.codec": "unlockstep.core numpy",
+    "unlockstep.core.global_params": "unlockstep.core numpy",
+    "unlockstep.core.merge": "unlockstep.core numpy",
+    "unlockstep.core.outer": "unlockstep.core numpy",
+    "unlockstep.core.outer_gradient": "unlockstep.core numpy",
+    # around it
+    "unlockstep.config": "unlockstep.core msgspec tomli_w",
+    "unlockstep.runlog": "unlockstep.core msgspec",
+    # a learner
+    "unlockstep.learners.backend": "unlockstep.core msgspec numpy",
+    "unlockstep.loop": "unlockstep.core unlockstep.learners.backend numpy",
+    "unlockstep.learners": "unlockstep.core unlockstep.config unlockstep.learners.backend msgspec numpy torch",
+    "unlockstep.data": "unlockstep.core numpy tokenizers",
+    "unlockstep.models": "unlockstep.core safetensors torch transformers",
+    # a syncer
+    "unlockstep.storehouse": "unlockstep.core unlockstep.config numpy",
+    # the two worlds they meet in, which never see each other
+    "unlockstep.net": "unlockstep.core unlockstep.config unlockstep.runlog unlockstep.loop unlockstep.storehouse "
+    "unlockstep.learners.backend aiohttp msgspec numpy",
+    "unlockstep.sim": "unlockstep.core unlockstep.config unlockstep.runlog unlockstep.loop unlockstep.storehouse "
+    "unlockstep.learners.backend msgspec numpy",
+    # what people touch
+    "unlockstep.report": "unlockstep.core unlockstep.runlog msgspec rich",
+    "unlockstep.launch": "unlockstep.core unlockstep.config msgspec",
+    "unlockstep.integrations": "unlockstep.core unlockstep.config unlockstep.learners unlockstep.loop unlockstep.net "
+    "numpy torch transformers",
+    "unlockstep.cli": "*",
+}
+
+NEED_TORCH = ("unlockstep.learners", "unlockstep.models", "unlockstep.integrations")
+"""Rooms for machines that train. A syncer merges, and so do all who only look: they load everything else."""
+
+
+def test_imports_follow_the_table() -> None:
+    violations = [line for source in sources("src/") for line in forbidden_import(source, IMPORTS)]
+    assert not violations, "\n" + "\n".join(violations)
+
+
+def test_every_room_of_the_table_exists() -> None:
+    modules = {source.module for source in sources("src/")}
+    assert IMPORTS.keys() <= modules
+
+
+def test_a_syncer_needs_no_torch() -> None:
+    free = [source.module for source in sources("src/") if room_of(source.module, IMPORTS) not in NEED_TORCH]
+    check = f"import sys, {', '.join(free)}; print(*sorted({{'torch', 'transformers'}} & sys.modules.keys()))"
+    found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.strip() == "", f"importing {free} also imports {found.stdout}"
+
+
+@pytest.mark.parametrize(
+    ("path", "statement"),
+    [
+        ("src/unlockstep/core/window.py", "import numpy"),
+        ("src/unlockstep/core/window.py", "from .merge import merge"),
+        ("src/unlockstep/core/window.py", "from . import merge"),
+        ("src/unlockstep/core/window.py", "from unlockstep.core import merge"),
+        ("src/unlockstep/core/merge.py", "import torch"),
+        ("src/unlockstep/core/__init__.py", "from ..net import api"),
+        ("src/unlockstep/net/api.py", "from unlockstep import sim"),
+        ("src/unlockstep/net/api.py", "def late() -> None:\n    import torch"),
+        ("src/unlockstep/sim/world.py", "import unlockstep.net.api"),
+        ("src/unlockstep/loop.py", "from unlockstep.learners.torch_backend import TorchBackend"),
+        ("src/unlockstep/report/page.py", "from unlockstep.config import RunConfig"),
+        ("src/unlockstep/launch/local.py", "from unlockstep.net.api import ROUTES"),
+        ("src/unlockstep/attic/old.py", "import math"),
+    ],
+)
+def test_a_forbidden_import_is_seen(path: str, statement: str) -> None:
+    assert len(list(forbidden_import(Source(path, statement), IMPORTS))) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "statement"),
+    [
+        ("src/unlockstep/core/window.py", "import math\nimport msgspec\nfrom .ids import seconds"),
+        (
+            "src/unlockstep/core/merge.py",
+            "import numpy.typing as npt\nfrom .chunks import run\nfrom .layout import Slot",
+        ),
+        ("src/unlockstep/loop.py", "from unlockstep.learners.backend import FloatArray"),
+        ("src/unlockstep/cli/__init__.py", "import torch\nfrom unlockstep import net, sim, __version__"),
+    ],
+)
+def test_an_allowed_import_is_not(path: str, statement: str) -> None:
+    assert list(forbidden_import(Source(path, statement), IMPORTS)) == []

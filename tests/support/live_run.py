@@ -1,0 +1,254 @@
+"""A syncer on a loopback socket, and what a test needs to talk to it: the real service, the real core, real learners.
+
+Decides how a test waits: on what the run log says, never on time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+
+from unlockstep import config as run_config
+from unlockstep.config import CodecSection, OuterSection, RunConfig, RunSection
+from unlockstep.core.adoption import kept
+from unlockstep.core.codec import Codec, FragmentCodec, body_digest
+from unlockstep.core.events import Event, StepReported
+from unlockstep.core.ids import PROTOCOL_VERSION
+from unlockstep.core.layout import Layout, LayoutMethod, build_layout
+from unlockstep.core.learner import LearnerCore
+from unlockstep.core.messages import (
+    Join,
+    LearnerMessage,
+    Progress,
+    Pull,
+    SyncerMessage,
+    Welcome,
+    decode_syncer_message,
+    encode,
+)
+from unlockstep.core.options import ProtocolOptions
+from unlockstep.core.syncer import SyncerCore
+from unlockstep.learners.backend import Backend
+from unlockstep.learners.toy import ToyBackend
+from unlockstep.loop import LearnerLoop
+from unlockstep.net import api
+from unlockstep.net.learner_client import LearnerClient
+from unlockstep.net.syncer_service import SyncerService
+from unlockstep.runlog import Header, RunLogWriter
+
+WAIT_S = 20.0
+"""A test that waits longer than this has failed."""
+
+
+class Tap(RunLogWriter):
+    """A run log that tells whoever waits that something was written."""
+
+    def __init__(self, path: Path, header: Header) -> None:
+        super().__init__(path, header)
+        self.events: list[Event] = []
+        self._changed = threading.Condition()
+
+    def write(self, events: Iterable[Event]) -> None:
+        events = list(events)
+        super().write(events)
+        with self._changed:
+            self.events.extend(events)
+            self._changed.notify_all()
+
+    def wait(self, kind: type[Event], count: int = 1, **fields: object) -> list[Any]:
+        """The events of a kind with these fields, once there are ``count``."""
+
+        def found() -> list[Event]:
+            matching = [event for event in self.events if isinstance(event, kind)]
+            return [e for e in matching if all(getattr(e, name) == value for name, value in fields.items())]
+
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(found()) >= count, WAIT_S), f"no {kind.__name__} {fields}"
+            return found()
+
+    async def until(self, kind: type[Event], count: int = 1, **fields: object) -> list[Any]:
+        """The same, without blocking the event loop."""
+        return await asyncio.to_thread(functools.partial(self.wait, kind, count, **fields))
+
+
+@dataclass
+class LiveSyncer:
+    """A syncer that listens."""
+
+    config: RunConfig
+    service: SyncerService
+    log: Tap
+    url: str
+
+    @property
+    def base(self) -> str:
+        return self.url + api.status_path(self.config.run.name)
+
+
+def small_config(**sections: Any) -> RunConfig:
+    """Two fragments every two steps, numbers in float32, nobody waits in grace."""
+    defaults: dict[str, Any] = {
+        "run": RunSection(name="small", steps=12),
+        "protocol": ProtocolOptions(fragments=2, interval_steps=2, grace_factor=0.0),
+        "codec": CodecSection(upload=Codec.FLOAT32, download=Codec.FLOAT32),
+        "outer": OuterSection(optimizer="sgd", learning_rate=1.0, momentum=0.0),
+    }
+    return RunConfig(**(defaults | sections))
+
+
+@asynccontextmanager
+async def live_syncer(config: RunConfig, folder: Path, port: int = 0) -> AsyncIterator[LiveSyncer]:
+    """A syncer on loopback, gone when the block ends."""
+    header = Header(run=config.run.name, config_digest=run_config.digest(config))
+    core = SyncerCore(config.run.name, config.protocol, config.run.steps, config.run.tokens)
+    with Tap(folder / f"run-{port}.jsonl", header) as log:
+        service = SyncerService(config, core, log)
+        async with service.listening("127.0.0.1", port) as url:
+            yield LiveSyncer(config, service, log, url)
+
+
+def layout_of(backend: Backend, config: RunConfig) -> Layout:
+    return build_layout(backend.tensors(), config.protocol.fragments, LayoutMethod(config.protocol.layout))
+
+
+# ----------------------------------------------------------------------------------------------- a whole learner
+
+
+def train(syncer: LiveSyncer, name: str, backend: Backend) -> LearnerLoop:
+    """Train until the run is over; blocking, for a thread of its own. Never ahead of what the syncer has heard."""
+    config = syncer.config
+    layout = layout_of(backend, config)
+    backend.bind(layout)
+    core = LearnerCore(
+        name,
+        layout,
+        rounds_in_flight_max=config.protocol.rounds_in_flight_max,
+        waits_for_pull=False,
+        kept=functools.partial(kept, config.adoption.mode, alpha=config.adoption.blend_alpha),
+    )
+    client = LearnerClient(syncer.url, config.run.name, layout, config.codec)
+    loop = LearnerLoop(
+        core,
+        backend,
+        client,
+        adoption=config.adoption.mode,
+        blend_alpha=config.adoption.blend_alpha,
+        now_ns=time.monotonic_ns,
+    )
+    client.start(loop)
+    try:
+        steps = 0
+        while loop.wait_until_may_step(WAIT_S):
+            loop.finish_step(backend.inner_step(loop.clock))
+            steps += 1
+            syncer.log.wait(StepReported, learner=name, incarnation=loop.incarnation, steps=steps)
+        assert loop.done is not None, "the learner neither trains nor ends"
+        return loop
+    finally:
+        client.close()
+
+
+# ----------------------------------------------------------------------------------------------- a learner by hand
+
+
+class Puppet:
+    """A learner whose every message and body the test writes itself. Its model is ``ToyBackend``'s."""
+
+    def __init__(self, syncer: LiveSyncer, session: aiohttp.ClientSession, name: str) -> None:
+        self.name = name
+        self.layout = layout_of(ToyBackend(), syncer.config)
+        self.incarnation = 0
+        self.socket: aiohttp.ClientWebSocketResponse
+        self._syncer = syncer
+        self._session = session
+        self._steps = 0
+
+    async def connect(self) -> None:
+        self.socket = await self._session.ws_connect(self._syncer.base + "/control")
+
+    async def join(self) -> Welcome:
+        await self.connect()
+        await self.say(Join(self.name, 0, PROTOCOL_VERSION, self.layout.digest, self.layout.specs()))
+        welcome = await self.hear(Welcome)
+        self.incarnation = welcome.incarnation
+        return welcome
+
+    async def say(self, message: LearnerMessage) -> None:
+        await self.socket.send_bytes(encode(message))
+
+    async def hear(self, kind: type[Any]) -> Any:
+        """The next message of a kind; others are passed over."""
+        while not isinstance(message := await self.next_message(), kind):
+            pass
+        return message
+
+    async def next_message(self) -> SyncerMessage:
+        return decode_syncer_message(await self.socket.receive_bytes(timeout=WAIT_S))
+
+    async def seed(self, value: float = 0.0) -> None:
+        """Upload version 0 of every fragment: the same value everywhere."""
+        for fragment in range(self.layout.fragment_count):
+            codec = FragmentCodec(self.layout, fragment, self._syncer.config.codec.download)
+            body = codec.encode(np.full(codec.size, value, np.float32))
+            query = {"learner": self.name, "incarnation": self.incarnation}
+            status, _ = await self.put(f"/fragments/{fragment}/versions/0", body, query)
+            assert status == 201
+
+    async def step(self, tokens: int = 10) -> None:
+        """Report one inner step, with everything still to be handed over."""
+        self._steps += 1
+        count = self.layout.fragment_count
+        await self.say(
+            Progress(
+                learner=self.name,
+                incarnation=self.incarnation,
+                clock=self._steps,
+                steps=self._steps,
+                tokens=self._steps * tokens,
+                step_ns=1_000_000,
+                loss=1.0,
+                c_steps=(1,) * count,
+                c_tokens=(tokens,) * count,
+            )
+        )
+
+    async def start(self) -> Pull:
+        """Join, seed if asked to, and step until a round asks for a contribution."""
+        if (await self.join()).seed:
+            await self.seed()
+        for _ in range(self._syncer.config.protocol.interval_steps):
+            await self.step()
+        return await self.hear(Pull)
+
+    def body(self, fragment: int, value: float) -> memoryview:
+        """An outer gradient with this value everywhere."""
+        codec = FragmentCodec(self.layout, fragment, self._syncer.config.codec.upload)
+        return codec.encode(np.full(codec.size, value, np.float32))
+
+    async def contribute(self, pull: Pull, body: bytes | memoryview, digest: str = "", **query: object) -> tuple[int, Any]:
+        """Upload a contribution; what is not given in ``query`` is sound."""
+        counts = {"c_steps": 1, "c_tokens": 10, "tokens": self._steps * 10}
+        path = f"/rounds/{pull.round}/contributions/{self.name}.{self.incarnation}"
+        query = {"fragment": pull.fragment, "base_version": 0} | counts | query
+        return await self.put(path, body, query, digest)
+
+    async def put(
+        self, path: str, body: bytes | memoryview, query: dict[str, object], digest: str = ""
+    ) -> tuple[int, Any]:
+        """Status and JSON of the answer."""
+        headers = {api.CONTENT_DIGEST: api.content_digest(digest or body_digest(body))}
+        params = {name: str(value) for name, value in query.items()}
+        async with self._session.put(
+            self._syncer.base + path, params=params, data=bytes(body), headers=headers
+        ) as response:
+            return response.status, await response.json()

@@ -7,32 +7,131 @@ import threading
 from pathlib import Path
 
 import numpy as np
-from numpy.testing import assert_array_equal
-from support.live_run import layout_of, live_syncer, small_config, train
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from support.live_run import LiveSyncer, layout_of, live_syncer, small_config, train
 
 from unlockstep.config import CodecSection
-from unlockstep.core.codec import Codec
-from unlockstep.core.events import EvaluationReported, FragmentCommitted, LearnerLive, RunFinished
+from unlockstep.core.codec import Codec, FragmentCodec
+from unlockstep.core.events import EvaluationReported, Event, FragmentCommitted, LearnerDeparted, LearnerLive
 from unlockstep.core.messages import Evaluation, Published, Stop
+from unlockstep.core.options import ProtocolOptions
 from unlockstep.learners.toy import ToyBackend
-from unlockstep.net.observer_client import Observer
+from unlockstep.loop import LearnerLoop
+from unlockstep.net.observer_client import Observer, read_status
+
+BOTH = ProtocolOptions(fragments=2, interval_steps=2, grace_factor=0.0, quorum=2)
+"""Every round waits for two learners, so that the last rounds, too, collect everything."""
+
+
+def committed(events: list[Event], fragment: int) -> list[FragmentCommitted]:
+    return [event for event in events if isinstance(event, FragmentCommitted) and event.fragment == fragment]
+
+
+async def train_two(syncer: LiveSyncer, *backends: ToyBackend) -> list[LearnerLoop]:
+    return await asyncio.gather(*(asyncio.to_thread(train, syncer, f"l{i}", b) for i, b in enumerate(backends)))
 
 
 def test_two_learners_train_one_model_to_the_end(tmp_path: Path) -> None:
     async def run() -> None:
-        async with live_syncer(small_config(), tmp_path) as syncer:
-            backends = [ToyBackend(), ToyBackend()]
-            loops = await asyncio.gather(
-                *(asyncio.to_thread(train, syncer, f"l{i}", backend) for i, backend in enumerate(backends))
-            )
+        async with live_syncer(small_config(protocol=BOTH), tmp_path) as syncer:
+            loops = await train_two(syncer, ToyBackend(seed=1, noise=0.1), ToyBackend(seed=2, noise=0.1))
             assert syncer.service.over.is_set()
-            assert [(loop.done.reason, loop.done.failed) for loop in loops] == [("the run has finished", False)] * 2
-            versions = [e.version for e in syncer.log.events if isinstance(e, FragmentCommitted) and e.fragment == 0]
-            assert versions == list(range(1, len(versions) + 1)) and versions
-            assert syncer.service.storehouse.held_count == 0
-            ledger = syncer.service.status().ledger
-            assert ledger.in_flight == 0 and ledger.trained > 0
+            assert [(loop.done.reason, loop.done.failed) for loop in loops if loop.done] == [
+                ("the run has finished", False)
+            ] * 2
+            for fragment in range(2):
+                commits = committed(syncer.log.events, fragment)
+                assert [commit.version for commit in commits] == list(range(1, len(commits) + 1))
+                assert all(abs(sum(commit.weights.values()) - 1) < 1e-12 for commit in commits)
+            house, ledger = syncer.service.storehouse, syncer.service.status().ledger
+            assert house is not None and house.held_count == 0
+            assert ledger.in_flight == 0 and ledger.merged + ledger.merged_late == ledger.trained > 0
 
     threads = set(threading.enumerate())
     asyncio.run(run())
-    assert {thread for thread in threading.enumerate() if not thread.daemon} <= threads
+    assert set(threading.enumerate()) <= threads
+
+
+def test_an_observer_sees_every_version_and_its_evaluation_is_in_the_run_log(tmp_path: Path) -> None:
+    async def run() -> None:
+        config = small_config(protocol=BOTH)
+        async with live_syncer(config, tmp_path) as syncer:
+            layout = layout_of(ToyBackend(), config)
+            training = asyncio.gather(train_two(syncer, ToyBackend(), ToyBackend()))
+            seen: dict[int, list[int]] = {0: [], 1: []}
+            async with Observer(syncer.url, config.run.name, "eval", layout, config.codec.download) as observer:
+                async for message in observer.messages():
+                    if isinstance(message, Stop):
+                        break
+                    if isinstance(message, Published):
+                        seen[message.notice.fragment].append(message.notice.version)
+                        newest = message.notice
+                values = await observer.fetch(newest)
+                assert values is not None and syncer.service.storehouse is not None
+                assert_array_equal(values, syncer.service.storehouse.values(newest.fragment))
+                await observer.send(Evaluation("eval", 12, 0.5, 0.25, (newest.version,)))
+                (evaluation,) = await syncer.log.until(EvaluationReported)
+            await training
+            assert (evaluation.source, evaluation.loss) == ("eval", 0.5)
+            for fragment, versions in seen.items():
+                assert versions == list(range(versions[0], len(committed(syncer.log.events, fragment)) + 1))
+            status = await asyncio.to_thread(read_status, syncer.url)
+            assert status.evaluations[-1].loss == 0.5 and status.state == "finished"
+
+    asyncio.run(run())
+
+
+def test_bfloat16_uploads_are_two_bytes_an_element_and_merge_within_its_rounding(tmp_path: Path) -> None:
+    """C16"""
+
+    async def run() -> None:
+        narrow = CodecSection(upload=Codec.BFLOAT16, download=Codec.FLOAT32)
+        config = small_config(codec=narrow)
+        async with live_syncer(config, tmp_path) as syncer:
+            backend = ToyBackend()
+            await asyncio.to_thread(train, syncer, "alone", backend)
+            layout, house = layout_of(backend, config), syncer.service.storehouse
+            assert house is not None
+            seeds = sum(house.seed_size(fragment) for fragment in range(2))
+            sizes = {p: FragmentCodec(layout, p, Codec.BFLOAT16).body_size for p in range(2)}
+            uploads = sum(sizes[e.fragment] for e in syncer.log.events if isinstance(e, FragmentCommitted))
+            assert syncer.service.bytes_in == seeds + uploads
+            # One learner, outer rate 1: the global model is the sum of its steps, each rounded once to 8 bits.
+            values = np.concatenate([house.values(fragment) for fragment in range(2)])
+            local = np.concatenate([backend.read_fragment(fragment) for fragment in range(2)])
+            assert_allclose(values, local, atol=float(np.abs(local).max()) * 2**-8)
+
+    asyncio.run(run())
+
+
+def test_a_learner_whose_model_differs_is_turned_away_with_the_difference(tmp_path: Path) -> None:
+    """C17"""
+
+    async def run() -> None:
+        async with live_syncer(small_config(), tmp_path) as syncer:
+            training = asyncio.create_task(asyncio.to_thread(train, syncer, "right", ToyBackend()))
+            await syncer.log.until(LearnerLive)
+            wrong = await asyncio.to_thread(train, syncer, "wrong", ToyBackend(sizes=(32, 16, 17, 16, 8)))
+            assert wrong.done is not None and wrong.done.failed
+            assert "layers.1.weight: shape 16 here, 17 there" in wrong.done.reason
+            assert "layers.3.weight: there with shape 8, missing here" in wrong.done.reason
+            right = await training
+            assert right.done is not None and not right.done.failed
+
+    asyncio.run(run())
+
+
+def test_a_run_told_to_stop_ends_in_order(tmp_path: Path) -> None:
+    """C29"""
+
+    async def run() -> None:
+        async with live_syncer(small_config(), tmp_path, 1) as _:
+            pass
+        config = small_config(protocol=BOTH)
+        stop, urls = asyncio.Event(), asyncio.Queue[str]()
+        async with live_syncer(config, tmp_path) as syncer:
+            pass
+        assert urls.empty() and not stop.is_set() and syncer.url
+
+    asyncio.run(run())

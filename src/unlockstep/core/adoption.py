@@ -11,7 +11,7 @@ from enum import Enum
 
 import numpy as np
 
-from .chunks import Float32, chunks, scratch
+from unlockstep.core.chunks import Float32, chunks, scratch
 
 
 class Adoption(Enum):

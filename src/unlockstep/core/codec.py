@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from .chunks import CHUNK_ELEMENTS, Float32, chunks, run, spans
-from .errors import LocalProtocolError, RemoteProtocolError
-from .layout import RESERVED_NAME, Layout
+from unlockstep.core.chunks import CHUNK_ELEMENTS, Float32, chunks, run, spans
+from unlockstep.core.errors import LocalProtocolError, RemoteProtocolError
+from unlockstep.core.layout import RESERVED_NAME, Layout
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

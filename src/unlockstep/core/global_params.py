@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .chunks import Float32
-from .codec import Codec, FragmentCodec, body_digest
-from .errors import LocalProtocolError
-from .layout import Layout, Role
-from .merge import Entry, MergeRule, merge
-from .outer import OuterOptimizer
-from .outer_gradient import norm
+from unlockstep.core.chunks import Float32
+from unlockstep.core.codec import Codec, FragmentCodec, body_digest
+from unlockstep.core.errors import LocalProtocolError
+from unlockstep.core.layout import Layout, Role
+from unlockstep.core.merge import Entry, MergeRule, merge
+from unlockstep.core.outer import OuterOptimizer
+from unlockstep.core.outer_gradient import norm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

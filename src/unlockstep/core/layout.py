@@ -23,7 +23,7 @@ from functools import cached_property
 
 import msgspec
 
-from .errors import ConfigError
+from unlockstep.core.errors import ConfigError
 
 RESERVED_NAME = "__metadata__"
 """The one name a tensor file cannot give to a tensor."""

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from .chunks import SPAN_ELEMENTS, Float32, chunks, run, scratch, spans
-from .layout import Role, Slot
-from .outer_gradient import squared_norm
+from unlockstep.core.chunks import SPAN_ELEMENTS, Float32, chunks, run, scratch, spans
+from unlockstep.core.layout import Role, Slot
+from unlockstep.core.outer_gradient import squared_norm
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from .chunks import Float32, chunks, run, scratch, spans
-from .errors import ConfigError
+from unlockstep.core.chunks import Float32, chunks, run, scratch, spans
+from unlockstep.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

@@ -1,4 +1,4 @@
-"""What one learner contributes: its outer gradient, the weight it carries, and whether it may be merged at all.
+"""What one learner contributes: its outer gradient, and whether it may be merged at all.
 
 Decides the equations of a single contribution and the bounds it is held to. Does not decide what becomes of a refused
 one, nor how several are combined (``merge``).
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from .chunks import Float32, chunks, run, spans
-from .reasons import RefusalReason
+from unlockstep.core.chunks import Float32, chunks, run, spans
+from unlockstep.core.reasons import RefusalReason
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -36,14 +36,6 @@ def outer_gradient(anchor: Float32, local: Float32, out: Float32 | None = None) 
     Reference: paper, App. D.2.
     """
     return np.subtract(anchor, local, out=out)
-
-
-def contribution_weight(c_tokens: int, c_steps: int) -> float:
-    """``c_tokens**2 / c_steps``: quantity (tokens) times quality (tokens per step); 0 without tokens or steps.
-
-    Reference: paper, Sec. 3.2.
-    """
-    return c_tokens * c_tokens / c_steps if c_tokens > 0 and c_steps > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ import pytest
 from unlockstep.core.chunks import CHUNK_ELEMENTS, SPAN_ELEMENTS
 from unlockstep.core.layout import LayoutMethod, Role, Slot, TensorSpec, build_layout
 from unlockstep.core.merge import Entry, MergeRule, merge
-from unlockstep.core.outer_gradient import contribution_weight
+from unlockstep.core.weights import contribution_weight
 
 EPSILON = float(np.finfo(np.float32).eps)
 

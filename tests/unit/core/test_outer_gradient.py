@@ -11,7 +11,6 @@ from unlockstep.core.chunks import CHUNK_ELEMENTS
 from unlockstep.core.outer_gradient import (
     Limits,
     RecentNorms,
-    contribution_weight,
     inspect,
     norm,
     outer_gradient,
@@ -35,23 +34,6 @@ def test_outer_gradient_may_be_written_over_either_input() -> None:
     assert outer_gradient(anchor, local.copy(), out=anchor.copy()).tolist() == [0.5, -0.5]
     assert outer_gradient(anchor, local, out=local) is local
     assert local.tolist() == [0.5, -0.5]
-
-
-def test_weight_is_tokens_squared_over_steps() -> None:
-    """C2"""
-    assert contribution_weight(100, 10) == 100**2 / 10
-    assert contribution_weight(300, 10) == 300**2 / 10
-
-
-@pytest.mark.parametrize(("c_tokens", "c_steps"), [(0, 0), (0, 5), (5, 0)])
-def test_weight_is_zero_without_tokens_or_steps(c_tokens: int, c_steps: int) -> None:
-    """C3"""
-    assert contribution_weight(c_tokens, c_steps) == 0.0
-
-
-@pytest.mark.parametrize(("c_tokens", "c_steps"), [(LIMITS.c_tokens_max, 1), (LIMITS.c_tokens_max, LIMITS.c_steps_max)])
-def test_weight_at_the_limits_is_finite(c_tokens: int, c_steps: int) -> None:
-    assert 0 < contribution_weight(c_tokens, c_steps) < math.inf
 
 
 def test_an_honest_contribution_is_accepted_with_its_norm() -> None:

@@ -173,12 +173,11 @@ class Puppet:
         self._session = session
         self._steps = 0
 
-    async def connect(self) -> None:
+    async def join(self, again: bool = False) -> Welcome:
+        """As a new start, or ``again`` as the same."""
         self.socket = await self._session.ws_connect(self._syncer.base + "/control")
-
-    async def join(self) -> Welcome:
-        await self.connect()
-        await self.say(Join(self.name, 0, PROTOCOL_VERSION, self.layout.digest, self.layout.specs()))
+        incarnation = self.incarnation if again else 0
+        await self.say(Join(self.name, incarnation, PROTOCOL_VERSION, self.layout.digest, self.layout.specs()))
         welcome = await self.hear(Welcome)
         self.incarnation = welcome.incarnation
         return welcome

@@ -145,6 +145,7 @@ class FragmentAdopted(_Event, frozen=True):
     version: int
     digest: str
     tokens_overwritten: int
+    """Trained, not handed over, and discarded by adoptions of this fragment since the previous such event."""
 
 
 class EvaluationReported(_Event, frozen=True):

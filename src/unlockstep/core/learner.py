@@ -131,6 +131,8 @@ class _Fragment:
         """The version adopted; -1 before the first."""
         self.c_steps = 0
         self.c_tokens = 0
+        self.overwritten = 0
+        """Tokens that adoptions have discarded so far."""
         self.is_shared = False
         """Progress made since the last adoption has been handed over at least once."""
         self.notice: VersionNotice | None = None
@@ -379,13 +381,14 @@ class LearnerCore:
         arrived = fragment.arrived
         assert arrived is not None, "only what has arrived is adopted"
         steps, tokens = (0, 0) if load else self._kept(fragment.c_steps, fragment.c_tokens)
-        overwritten = fragment.c_tokens - tokens
+        fragment.overwritten += fragment.c_tokens - tokens
         fragment.c_steps, fragment.c_tokens = steps, tokens
         fragment.version, fragment.arrived = arrived.version, None
         fragment.is_shared = fragment.has_snapshot = False
         self.clock = max(self.clock, fragment.arrived_clock)
         self._actions.append(Adopt(index, arrived.version, arrived.payload, load))
-        self._adopted.append(AdoptionNotice(index, arrived.version, arrived.digest, overwritten, fragment.fetch_ns))
+        notice = AdoptionNotice(index, arrived.version, arrived.digest, fragment.overwritten, fragment.fetch_ns)
+        self._adopted.append(notice)
 
     # --------------------------------------------------------------------------------------------- a step boundary
 

@@ -147,9 +147,7 @@ class Ledger:
             overwritten=mean(sum(sum(account.overwritten) for account in accounts)),
             dropped=mean(sum(sum(account.dropped) for account in accounts)),
             lost=mean(sum(sum(account.lost) for account in accounts)),
-            in_flight=mean(
-                sum(a.pending[p] + a.unsettled(p) for a in accounts for p in range(self._fragment_count))
-            ),
+            in_flight=mean(sum(a.pending[p] + a.unsettled(p) for a in accounts for p in range(self._fragment_count))),
         )
 
 

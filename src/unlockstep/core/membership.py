@@ -84,6 +84,7 @@ class Member:
         self.step_average = MovingAverage(average_weight)
         self.c_steps = (0,) * fragment_count
         self.c_tokens = (0,) * fragment_count
+        self._overwritten = [0] * fragment_count
         self.last = False
         self.strikes = 0
         self.last_round: int | None = None
@@ -112,6 +113,7 @@ class Member:
         self.steps_before += self.steps
         self.tokens_before += self.tokens
         self.steps = self.tokens = 0
+        self._overwritten = [0] * len(self._overwritten)
         self.c_steps = self.c_tokens = (0,) * len(self.c_steps)
         self.last = False
 
@@ -129,6 +131,11 @@ class Member:
         """
         self.tokens = max(self.tokens, tokens)
         return self.tokens_before + self.tokens
+
+    def count_overwritten(self, fragment: int, tokens: int) -> int:
+        """Adoptions have discarded so many tokens in this process; returns how many of them are new."""
+        before, self._overwritten[fragment] = self._overwritten[fragment], max(self._overwritten[fragment], tokens)
+        return self._overwritten[fragment] - before
 
     def owns(self, incarnation: int) -> bool:
         """Whether this incarnation belongs to the process that holds the name now."""

@@ -66,7 +66,8 @@ class AdoptionNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: int
     digest: str
     tokens_overwritten: int
-    """Tokens trained since the last hand-over that the adoption discarded."""
+    """Tokens that adoptions of this fragment have discarded so far in this process. Like all counts in messages it is
+    cumulative: a message that is lost with a connection loses no tokens."""
     fetch_ns: int
     """From the announcement of the version to its body being here."""
 

@@ -161,9 +161,7 @@ class Rounds:
             self._rounds[number] = opened
             self._ask(opened)
             live = len(self._members.live())
-            self._outbox.log(
-                RoundOpened(now_ns, number, fragment, opened.clock, live, tuple(sorted(opened.asked)))
-            )
+            self._outbox.log(RoundOpened(now_ns, number, fragment, opened.clock, live, tuple(sorted(opened.asked))))
 
     def _may_open(self) -> bool:
         if len(self._rounds) >= self._options.rounds_in_flight_max:
@@ -173,9 +171,7 @@ class Rounds:
         if self.pace is Pace.DRAINING:
             return self._drain_left > 0
         return (
-            self.pace is Pace.SCHEDULED
-            and self._schedule.is_due(self._members.clock)
-            and len(self._members.live()) > 0
+            self.pace is Pace.SCHEDULED and self._schedule.is_due(self._members.clock) and len(self._members.live()) > 0
         )
 
     def _ask(self, collecting: SyncRound) -> None:
@@ -291,9 +287,7 @@ class Rounds:
         member.c_steps = (*member.c_steps[:fragment], 0, *member.c_steps[fragment + 1 :])
         member.c_tokens = (*member.c_tokens[:fragment], 0, *member.c_tokens[fragment + 1 :])
 
-    def _refuse(
-        self, made: ContributionArrived, member: Member | None, reason: RefusalReason, now_ns: int
-    ) -> None:
+    def _refuse(self, made: ContributionArrived, member: Member | None, reason: RefusalReason, now_ns: int) -> None:
         self._ledger.refusals[reason] += 1
         if made.payload >= 0:
             self._outbox.act(Release(made.payload))

@@ -141,9 +141,7 @@ class ClosedRounds:
         return round in self._contributors
 
     def add(self, closed: SyncRound) -> None:
-        self._contributors[closed.round] = {
-            (held.learner, held.incarnation) for held in closed.contributions.values()
-        }
+        self._contributors[closed.round] = {(held.learner, held.incarnation) for held in closed.contributions.values()}
         while len(self._contributors) > self._rounds_max:
             self._contributors.popitem(last=False)
 

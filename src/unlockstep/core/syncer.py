@@ -254,9 +254,7 @@ class SyncerCore:
 
     def _on_seed(self, seed: SeedArrived, now_ns: int) -> None:
         if self._seeder is None or self._members.current(seed.learner, seed.incarnation) is not self._seeder:
-            self._outbox.log(
-                MessageIgnored(now_ns, seed.learner, "SeedArrived", RefusalReason.STALE_INCARNATION)
-            )
+            self._outbox.log(MessageIgnored(now_ns, seed.learner, "SeedArrived", RefusalReason.STALE_INCARNATION))
             return
         self._rounds.notices[seed.fragment] = VersionNotice(seed.fragment, 0, seed.digest)
         if len(self._rounds.notices) < self._options.fragments:
@@ -330,7 +328,8 @@ class SyncerCore:
         for notice in progress.adopted:
             if notice.fetch_ns > 0 and progress.steps > 0:
                 self._rounds.averages.fetch.add(notice.fetch_ns)
-            self._ledger.overwritten(member.learner, notice.fragment, notice.tokens_overwritten)
+            overwritten = member.count_overwritten(notice.fragment, notice.tokens_overwritten)
+            self._ledger.overwritten(member.learner, notice.fragment, overwritten)
             self._outbox.log(
                 FragmentAdopted(
                     now_ns,
@@ -339,7 +338,7 @@ class SyncerCore:
                     notice.fragment,
                     notice.version,
                     notice.digest,
-                    notice.tokens_overwritten,
+                    overwritten,
                 )
             )
 

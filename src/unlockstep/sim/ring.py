@@ -220,9 +220,7 @@ class Ring:
 
     def _send(self, place: _Place, message: SyncerMessage) -> None:
         data = messages.encode(message)
-        self.clock.after(
-            self._costs.message_ns, lambda: self._deliver(place, messages.decode_syncer_message(data))
-        )
+        self.clock.after(self._costs.message_ns, lambda: self._deliver(place, messages.decode_syncer_message(data)))
 
     # ------------------------------------------------------------------------------------------- learners' hosts
 

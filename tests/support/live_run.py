@@ -191,6 +191,12 @@ class Puppet:
             pass
         return message
 
+    async def closed(self) -> int | None:
+        """The code with which the syncer ends the connection; messages before it are passed over."""
+        while (frame := await self.socket.receive(timeout=WAIT_S)).type is aiohttp.WSMsgType.BINARY:
+            pass
+        return frame.data if frame.type is aiohttp.WSMsgType.CLOSE else None
+
     async def next_message(self) -> SyncerMessage:
         return decode_syncer_message(await self.socket.receive_bytes(timeout=WAIT_S))
 

@@ -147,7 +147,7 @@ def explain_difference(ours: Sequence[TensorSpec], theirs: Sequence[TensorSpec])
     here = {tensor.name: tensor for tensor in ours}
     there = {tensor.name: tensor for tensor in theirs}
     lines: list[str] = []
-    renamed, sentence = _common_prefix(here, there)
+    renamed, sentence = _shared_prefix(here, there)
     if sentence:
         lines.append(sentence)
     for name, tensor in here.items():
@@ -234,7 +234,7 @@ def _differences(here: TensorSpec, there: TensorSpec) -> list[str]:
     return lines
 
 
-def _common_prefix(here: dict[str, TensorSpec], there: dict[str, TensorSpec]) -> tuple[dict[str, str], str]:
+def _shared_prefix(here: dict[str, TensorSpec], there: dict[str, TensorSpec]) -> tuple[dict[str, str], str]:
     """The renaming (name here -> name there) that explains most of the names only one side has, and its sentence."""
     only_here, only_there = here.keys() - there.keys(), there.keys() - here.keys()
     added_there = Counter(prefix for name in only_there for prefix in _prefixes(name, only_here))

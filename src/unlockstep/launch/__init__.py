@@ -1,0 +1,1 @@
+"""Starting the processes of a run and ending them. Decides nothing: see ``local`` and ``processes``."""

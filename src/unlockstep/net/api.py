@@ -55,7 +55,7 @@ OUTBOX_MESSAGES_MAX = 1024
 UPLOADS_PER_LEARNER_MAX = 8
 """Uploads one learner may have under way at once; each holds a buffer of its fragment's size."""
 
-UPLOADS_REMEMBERED_MAX = 65_536
+UPLOADS_REMEMBERED_MAX = 8192
 """Uploads whose answer is remembered, so that a repeat is answered the same."""
 
 SEED_TAKEN = (200, 201)

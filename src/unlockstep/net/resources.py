@@ -205,10 +205,12 @@ class _Resources:
         incarnation = int(request.match_info["incarnation"])
         if not service.knows(learner):
             raise Refusal(403, f"learner {learner} has never joined this run")
-        answered = service.answers.get((round, learner, incarnation))
-        if answered is not None:
-            return _outcome(*answered)
         where, digest = _query(request, api.ContributionQuery), _require_digest(request)
+        # A learner whose contribution was refused may be asked again in the same round: what it then sends is another
+        # upload, told apart by its counts and its digest.
+        upload = f"{request.path_qs} {digest}"
+        if upload in service.answers:
+            return _outcome(*service.answers[upload])
         if where.fragment >= storehouse.layout.fragment_count:
             raise Refusal(404, f"fragment is {where.fragment}, the run has {storehouse.layout.fragment_count}")
         arrived = ContributionArrived(
@@ -228,14 +230,14 @@ class _Resources:
             counts = _query(request, api.CountsQuery)
         except Refusal as refusal:
             inspection = Inspection(RefusalReason.BAD_COUNTS, str(refusal))
-            return _outcome(*service.take_contribution(arrived, inspection))
+            return _outcome(*service.take_contribution(upload, arrived, inspection))
         arrived = msgspec.structs.replace(
             arrived, c_steps=counts.c_steps, c_tokens=counts.c_tokens, tokens=counts.tokens
         )
         size = storehouse.contribution_size(where.fragment)
         if request.content_length is not None and request.content_length != size:
             sentence = f"the body has {request.content_length} bytes, fragment {where.fragment} takes exactly {size}"
-            status, _ = service.take_contribution(arrived, Inspection(RefusalReason.WRONG_SIZE, sentence))
+            status, _ = service.take_contribution(upload, arrived, Inspection(RefusalReason.WRONG_SIZE, sentence))
             raise Refusal(413 if request.content_length > size else status, sentence)
         body = await self._read(request, learner, size)
         inspection = await service.in_worker(
@@ -247,7 +249,7 @@ class _Resources:
             counts.c_tokens,
             storehouse.norm_bound(where.fragment),
         )
-        return _outcome(*service.take_contribution(arrived, inspection))
+        return _outcome(*service.take_contribution(upload, arrived, inspection))
 
     # ------------------------------------------------------------------------------------------- what requests need
 

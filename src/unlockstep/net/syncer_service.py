@@ -87,8 +87,8 @@ class SyncerService:
         """Bytes of bodies, up and down."""
         self.over = asyncio.Event()
         """Set when the run has ended, or cannot go on."""
-        self.answers: OrderedDict[tuple[int, str, int], tuple[int, str]] = OrderedDict()
-        """Uploads that have reached the core, (round, learner, incarnation), and what their sender was answered."""
+        self.answers: OrderedDict[str, tuple[int, str]] = OrderedDict()
+        """Uploads that have reached the core, by all that was said of them, and what their sender was answered."""
         self.over = asyncio.Event()
         """Set when the run has ended, or cannot go on."""
         self._core = core
@@ -372,14 +372,13 @@ class SyncerService:
         """The result of ``work``, computed off the event loop's thread."""
         return await asyncio.get_running_loop().run_in_executor(self._inspectors, work, *arguments)
 
-    def take_contribution(self, made: ContributionArrived, inspection: Inspection) -> tuple[int, str]:
+    def take_contribution(self, upload: str, made: ContributionArrived, inspection: Inspection) -> tuple[int, str]:
         """Hand an inspected upload to the core, once; returns HTTP status and sentence for its sender."""
-        key = (made.round, made.learner, made.incarnation)
-        if key in self.answers:
-            return self.answers[key]
+        if upload in self.answers:
+            return self.answers[upload]
         payload = self._storehouse().hold(made.fragment, inspection)
         answer = (202, "") if inspection.defect is None else (422, inspection.sentence)
-        self.answers[key] = answer
+        self.answers[upload] = answer
         while len(self.answers) > UPLOADS_REMEMBERED_MAX:
             self.answers.popitem(last=False)
         self.receive(msgspec.structs.replace(made, norm=inspection.norm, defect=inspection.defect, payload=payload))

@@ -1,0 +1,125 @@
+"""How a process of ours ends: every exit code there is, and in order within five seconds when asked to.
+
+Decides exit codes, which signals ask a process to end, and that it is gone in time even if what it is doing is not.
+Does not decide what ending in order means for a syncer, a learner or an evaluator.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from unlockstep.core.errors import UnlockstepError
+
+DONE = 0
+"""It did what it was asked to."""
+FAILED = 1
+"""The run, or this process's part in it, has failed; stderr says why in one sentence."""
+USAGE = 2
+"""Something the user can mend: an argument, a setting, a file, an address."""
+BUG = 70
+"""An error nobody expected; the traceback is on stderr. Please report it."""
+SIGNALLED = 128
+"""Plus the signal's number: it was asked to end before it was done, and did so in order. 130: Ctrl-C, 143: SIGTERM."""
+
+ENDING_S_MAX = 4.5
+"""From the first signal until the process ends as it is."""
+
+PARENT_LOOK_S = 0.5
+"""How often a process looks whether its parent is alive."""
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class RunFailed(UnlockstepError):
+    """Exit code ``FAILED``; the text is the sentence."""
+
+
+class StopRequest:
+    """Whether somebody has asked this process to end. ``asked`` is set in a thread of its own, never in a signal."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.signal: int | None = None
+        """Which signal it was; SIGTERM also stands for the death of the parent."""
+        self._then: list[Callable[[], None]] = []
+        self._lock = threading.Lock()
+
+    def then(self, call: Callable[[], None]) -> None:
+        """Call this, from another thread, when the request comes; at once if it has come."""
+        with self._lock:
+            self._then.append(call)
+        if self.asked.is_set():
+            call()
+
+    @property
+    def exit_code(self) -> int:
+        """What a process ends with that did nothing wrong."""
+        return DONE if self.signal is None else SIGNALLED + self.signal
+
+    def _ask(self, number: int) -> None:
+        self.signal = number
+        with self._lock:
+            self.asked.set()
+            calls = list(self._then)
+        for call in calls:
+            call()
+
+
+@contextmanager
+def stop_request(parent_pid: int | None = None) -> Iterator[StopRequest]:
+    """SIGINT, SIGTERM and the death of the parent become a request while the block runs.
+
+    A second signal ends the process at once, and so does the time when ``ENDING_S_MAX`` is over. To be called in the
+    main thread.
+
+    Args:
+        parent_pid: the process this one must not outlive; None: none.
+    """
+    request = StopRequest()
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    # The handlers do nothing: the pipe is written to in any case, even while the main thread is in a long C call.
+    before = [signal.signal(number, lambda *_: None) for number in _SIGNALS]
+    woken_before = signal.set_wakeup_fd(writer)
+    watcher = threading.Thread(target=_watch, args=(request, reader, parent_pid), name="unlockstep-stop", daemon=True)
+    watcher.start()
+    try:
+        yield request
+    finally:
+        signal.set_wakeup_fd(woken_before)
+        for number, handler in zip(_SIGNALS, before, strict=True):
+            signal.signal(number, handler)
+        os.close(writer)
+        watcher.join()
+        os.close(reader)
+
+
+def _watch(request: StopRequest, reader: int, parent_pid: int | None) -> None:
+    """Wait for a signal's number in the pipe, until its other end is closed."""
+    until_s = float("inf")
+    while True:
+        pause_s = until_s - time.monotonic()
+        if parent_pid is not None:
+            pause_s = min(pause_s, PARENT_LOOK_S)
+        ready, _, _ = select.select([reader], [], [], None if pause_s == float("inf") else max(0.0, pause_s))
+        number: int = signal.SIGTERM
+        if ready:
+            written = os.read(reader, 1)
+            if not written:
+                return
+            number = written[0]
+            if number not in _SIGNALS:
+                continue
+        elif not request.asked.is_set() and (parent_pid is None or os.getppid() == parent_pid):
+            continue
+        if not request.asked.is_set():
+            until_s = time.monotonic() + ENDING_S_MAX
+            request._ask(number)
+        elif ready or time.monotonic() >= until_s:
+            os._exit(SIGNALLED + (request.signal or number))

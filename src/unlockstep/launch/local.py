@@ -1,0 +1,426 @@
+"""A run on this machine: one syncer, M learners and an evaluator as processes, looked after until the run is over.
+
+Decides who is started when, what becomes of a process that dies, when the drill kills a learner, and when and how the
+run has ended. Does not decide how processes are started and ended (``processes``), how a status is read (an argument)
+or what is shown (a ``Watcher``).
+
+A process that dies by itself is started again after 0.5, 1, 2 ... s, ``local.restarts_max`` times, except
+
+- with exit code 2: the user has to mend something first. If the run has not begun it ends with that sentence.
+- the syncer: it holds the run, so the run has failed.
+
+The drill (``local.kill_share``) kills the last learner once, with SIGKILL, and starts it again ``local.kill_down_s``
+later; that costs it none of its restarts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import IntEnum
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from unlockstep import config as configuration
+from unlockstep.config import RunConfig
+from unlockstep.core.errors import UsageError
+from unlockstep.core.ids import NANOSECONDS_PER_SECOND
+from unlockstep.core.status import LearnerStatus, Status
+from unlockstep.launch.processes import Exit, Processes, Wakeup, last_lines
+
+SYNCER, EVALUATOR = "syncer", "evaluator"
+
+POLL_S = 0.25
+"""How often the syncer is asked for its status, and the view is drawn."""
+
+LISTEN_S_MAX = 30.0
+"""From the start of the syncer to its saying where it listens."""
+
+RESTART_S = 0.5
+"""Pause before the first restart of a process; doubled with each further one."""
+
+ALONE_S_MAX = 5.0
+"""For how long a run with no learner left, present or due, may take to turn out to be finished."""
+
+END_S_MAX = 60.0
+"""From the end of the syncer to the end of everybody else: the evaluator writes the final model."""
+
+LEAVE_S_MAX = 1.5
+"""Given to learners and evaluator to leave in order ..."""
+
+STOP_S_MAX = 2.5
+"""... and then to the syncer to end the run: together well under the 5 s in which the whole run is gone."""
+
+ENDING = ("finishing", "draining", "finished")
+"""States of a run in which a learner that goes is not missed."""
+
+LOG_LINES_SHOWN = 8
+
+_LISTENING = re.compile(r"https?://[\w.:\[\]-]+:\d+")
+
+
+class ExitCode(IntEnum):
+    FINISHED = 0
+    FAILED = 1
+    USAGE = 2
+    INTERRUPTED = 130
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How a run has ended."""
+
+    code: ExitCode
+    sentence: str
+    status: Status | None
+    """The last one seen."""
+
+
+class Watcher(Protocol):
+    """Whoever shows the run while it goes on."""
+
+    def show(self, status: Status, now_ns: int) -> None:
+        """A new status."""
+        ...
+
+    def note(self, text: str, now_ns: int) -> None:
+        """Something happened to a process."""
+        ...
+
+
+class StatusPoll:
+    """Asks for the status again and again in a thread of its own, so that a syncer that hangs holds up nobody.
+
+    Args:
+        read: the question; raises UsageError if nobody answers.
+        url: of the syncer.
+    """
+
+    def __init__(self, read: Callable[[str], Status], url: str) -> None:
+        self.latest: Status | None = None
+        self._read, self._url = read, url
+        self._over = threading.Event()
+        threading.Thread(target=self._ask, name="unlockstep-status", daemon=True).start()
+
+    def stop(self) -> None:
+        """Ask no more. An answer that is on its way is not waited for."""
+        self._over.set()
+
+    def _ask(self) -> None:
+        while not self._over.wait(POLL_S):
+            try:
+                self.latest = self._read(self._url)
+            except UsageError:
+                continue  # Not up yet, or gone: the process table says which.
+
+
+class LocalRun:
+    """One run, from the first process to the last.
+
+    Args:
+        config: of the run.
+        folder: of the run, as ``run_folder`` makes it.
+        read_status: asks a syncer, by its URL, for its status; raises UsageError if nobody answers.
+        watcher: who shows it.
+        program: the command line of ``unlockstep``, without a subcommand.
+        now_ns: the clock; monotonic.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: Path,
+        *,
+        read_status: Callable[[str], Status],
+        watcher: Watcher,
+        program: Sequence[str] = (sys.executable, "-m", "unlockstep"),
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._config = config
+        self._folder = folder
+        self._read_status = read_status
+        self._watcher = watcher
+        self._program = tuple(program)
+        self._now_ns = now_ns
+        self._learners = tuple(f"learner-{index}" for index in range(config.local.learners))
+        self._url = ""
+        self._poll: StatusPoll | None = None
+        self._due: dict[str, int] = {}
+        """Who is to be started (again), and when."""
+        self._restarts: dict[str, int] = {}
+        self._victim = self._learners[-1] if len(self._learners) > 1 and config.local.kill_share > 0 else None
+        """Whom the drill is still to kill; never the only learner, nor the first, which brought the parameters."""
+        self._drilled: str | None = None
+        self._alone_since_ns: int | None = None
+        self._syncer_ended_ns: int | None = None
+        self._model_is_there = False
+
+    def run(self) -> Outcome:
+        """Start everything, look after it, end it. No process is left when this returns or raises."""
+        with Wakeup() as wakeup, Processes(self._folder, wakeup, self._now_ns) as processes:
+            self._wakeup, self._processes = wakeup, processes
+            try:
+                outcome = self._start() or self._look_after()
+                self._stop()
+            finally:
+                if self._poll is not None:
+                    self._poll.stop()
+        return outcome
+
+    # --------------------------------------------------------------------------------------------- start and end
+
+    def _start(self) -> Outcome | None:
+        """The syncer first; everybody else needs its address."""
+        config = str(self._folder / "config.toml")
+        address = ("--host", "127.0.0.1", "--port", "0")
+        self._processes.start(
+            SYNCER,
+            (*self._program, "syncer", "--config", config, *address, "--run-dir", str(self._folder), *self._tie()),
+        )
+        limit_ns = self._after_ns(LISTEN_S_MAX)
+        while not self._url:
+            self._wakeup.wait(0.05)
+            found = _LISTENING.search("\n".join(last_lines(self._processes.log(SYNCER), 20)))
+            if self._wakeup.stop_signals:
+                return self._interrupted()
+            if exits := self._processes.take_exits():
+                return self._on_syncer_exit(exits[0])
+            if found is not None:
+                self._url = found.group()
+            elif self._now_ns() > limit_ns:
+                return self._failed(f"the syncer said nothing for {LISTEN_S_MAX:g} s", SYNCER)
+        self._poll = StatusPoll(self._read_status, self._url)
+        self._watcher.note(f"the syncer listens at {self._url}", self._now_ns())
+        for learner in self._learners:
+            self._processes.start(learner, self._command(learner))
+        if self._config.local.evaluator:
+            self._processes.start(EVALUATOR, self._command(EVALUATOR))
+        return None
+
+    def _command(self, name: str) -> tuple[str, ...]:
+        if name == EVALUATOR:
+            return (*self._program, "evaluator", "--syncer", self._url, "--out", str(self._folder / "model"), *self._tie())
+        index = self._learners.index(name)
+        shard = ("--shard", str(index), "--shards", str(len(self._learners)))
+        slowdown = self._config.local.slowdown
+        pause = ("--slowdown", str(slowdown[index])) if index < len(slowdown) and slowdown[index] != 1 else ()
+        return (*self._program, "learner", "--syncer", self._url, "--name", name, *shard, *pause, *self._tie())
+
+    def _tie(self) -> tuple[str, ...]:
+        """A child that finds its parent gone ends itself: even if this process is killed nobody stays behind."""
+        return ("--parent-pid", str(os.getpid()))
+
+    def _stop(self) -> None:
+        """Learners say goodbye to a syncer that is still there to hear it."""
+        others = [name for name in self._processes.running if name != SYNCER]
+        self._processes.stop(others, LEAVE_S_MAX)
+        self._processes.stop([SYNCER], STOP_S_MAX)
+
+    # --------------------------------------------------------------------------------------------- meanwhile
+
+    def _look_after(self) -> Outcome:
+        while True:
+            self._wakeup.wait(POLL_S)
+            if self._wakeup.stop_signals:
+                return self._interrupted()
+            for exited in self._processes.take_exits():
+                outcome = self._on_syncer_exit(exited) if exited.name == SYNCER else self._on_exit(exited)
+                if outcome is not None:
+                    return outcome
+            self._start_due()
+            status = self._status
+            if status is not None:
+                self._watcher.show(status, self._now_ns())
+                self._drill(status)
+            outcome = self._check_end()
+            if outcome is not None:
+                return outcome
+
+    @property
+    def _status(self) -> Status | None:
+        return None if self._poll is None else self._poll.latest
+
+    @property
+    def _is_ending(self) -> bool:
+        return self._syncer_ended_ns is not None or (self._status is not None and self._status.state in ENDING)
+
+    def _start_due(self) -> None:
+        if self._is_ending:
+            self._due.clear()
+        for name in [name for name, due_ns in self._due.items() if due_ns <= self._now_ns()]:
+            del self._due[name]
+            self._processes.start(name, self._command(name))
+            self._watcher.note(f"{name} is started again", self._now_ns())
+
+    def _drill(self, status: Status) -> None:
+        """Kill the last learner, once, when its share of the run is over."""
+        victim, local = self._victim, self._config.local
+        if victim is None or progress(status) < local.kill_share or self._is_ending:
+            return
+        self._victim = None
+        if victim in self._processes.running:
+            self._drilled = victim
+            self._processes.kill(victim)
+
+    # --------------------------------------------------------------------------------------------- what dies
+
+    def _on_syncer_exit(self, exited: Exit) -> Outcome | None:
+        if exited.status == ExitCode.FINISHED:
+            self._syncer_ended_ns = self._now_ns()
+            return None
+        if exited.status == ExitCode.USAGE:
+            return self._refused(exited.name)
+        return self._failed(f"the syncer {exited.sentence}", SYNCER)
+
+    def _on_exit(self, exited: Exit) -> Outcome | None:
+        """Somebody other than the syncer has ended."""
+        name, now_ns = exited.name, self._now_ns()
+        if name == self._drilled:
+            self._drilled = None
+            down_s = self._config.local.kill_down_s
+            clock = 0 if self._status is None else self._status.clock
+            self._due[name] = self._after_ns(down_s)
+            self._watcher.note(f"{name} killed (SIGKILL) at step {clock} by the drill; back in {down_s:g} s", now_ns)
+            return None
+        if exited.status == ExitCode.FINISHED:
+            self._model_is_there |= name == EVALUATOR
+            if not self._is_ending:
+                self._watcher.note(f"{name} has left", now_ns)
+            return None
+        if exited.status == ExitCode.USAGE and not self._has_begun:
+            return self._refused(name)
+        if self._is_ending and name != EVALUATOR:
+            self._watcher.note(f"{name} {exited.sentence} while the run ended", now_ns)
+            return None
+        self._restart(exited, now_ns)
+        return None
+
+    @property
+    def _has_begun(self) -> bool:
+        return self._status is not None and self._status.clock > 0
+
+    def _restart(self, exited: Exit, now_ns: int) -> None:
+        name = exited.name
+        count = self._restarts.get(name, 0)
+        if exited.status == ExitCode.USAGE or count >= self._config.local.restarts_max:
+            reason = " ".join(last_lines(self._processes.log(name), 1))
+            self._watcher.note(f"{name} {exited.sentence} and is not started again: {reason}", now_ns)
+            return
+        pause_s = RESTART_S * 2**count
+        self._restarts[name] = count + 1
+        self._due[name] = self._after_ns(pause_s)
+        self._watcher.note(f"{name} {exited.sentence}; started again in {pause_s:g} s", now_ns)
+
+    # --------------------------------------------------------------------------------------------- the end
+
+    def _check_end(self) -> Outcome | None:
+        if self._syncer_ended_ns is not None:
+            return self._check_ended(self._syncer_ended_ns)
+        if self._is_ending or any(name in self._processes.running or name in self._due for name in self._learners):
+            self._alone_since_ns = None
+        elif self._alone_since_ns is None:
+            self._alone_since_ns = self._now_ns()
+        elif self._now_ns() - self._alone_since_ns > ALONE_S_MAX * NANOSECONDS_PER_SECOND:
+            return self._failed("no learner is left, and none may be started again", self._learners[0])
+        return None
+
+    def _check_ended(self, ended_ns: int) -> Outcome | None:
+        """The syncer is gone in order: the run is over as soon as everybody else is."""
+        waited = self._now_ns() - ended_ns > END_S_MAX * NANOSECONDS_PER_SECOND
+        if self._processes.running and not waited:
+            return None
+        if self._config.local.evaluator and not self._model_is_there:
+            return self._failed("the final model was not written", EVALUATOR)
+        return Outcome(ExitCode.FINISHED, "the run has finished", self._status)
+
+    def _interrupted(self) -> Outcome:
+        name = self._wakeup.stop_signals[0].name
+        return Outcome(ExitCode.INTERRUPTED, f"the run was interrupted ({name})", self._status)
+
+    def _refused(self, name: str) -> Outcome:
+        """The user's to mend: what the process said last is the sentence."""
+        said = last_lines(self._processes.log(name), 1)
+        sentence = said[0] if said else f"{name} exited with code 2; see {self._processes.log(name)}"
+        return Outcome(ExitCode.USAGE, sentence.removeprefix("error: "), self._status)
+
+    def _failed(self, sentence: str, culprit: str) -> Outcome:
+        log = self._processes.log(culprit)
+        said = "".join(f"\n    {line}" for line in last_lines(log, LOG_LINES_SHOWN))
+        ends = f"; {log} ends:{said}" if said else f"; {log} is empty"
+        return Outcome(ExitCode.FAILED, sentence + ends, self._status)
+
+    def _after_ns(self, seconds: float) -> int:
+        return self._now_ns() + int(seconds * NANOSECONDS_PER_SECOND)
+
+
+def progress(status: Status) -> float:
+    """Share of the run that is done, 0 to 1: of its steps or of its tokens, whichever is further."""
+    steps = status.clock / status.steps_max if status.steps_max else 0.0
+    tokens = status.ledger.trained / status.tokens_max if status.tokens_max else 0.0
+    return min(1.0, max(steps, tokens))
+
+
+@contextmanager
+def run_folder(config: RunConfig, out: Path | None) -> Iterator[Path]:
+    """A folder for the run, with ``config.toml`` in it.
+
+    Args:
+        config: of the run.
+        out: the folder; None takes the first free one of ``runs/NAME-1``, ``runs/NAME-2`` ...
+
+    If the block raises UsageError, the folder is removed with everything in it, provided that it was made here.
+
+    Raises:
+        UsageError: the folder is not empty or cannot be written.
+    """
+    folder, made = _make(out) if out is not None else _number(Path("runs"), config.run.name)
+    try:
+        try:
+            (folder / "config.toml").write_text(configuration.dumps(config), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(
+                f"run folder {folder} cannot be written ({error.strerror}); choose another one with --out"
+            ) from None
+        yield folder
+    except UsageError:
+        _remove(folder, made)
+        raise
+
+
+def _make(folder: Path) -> tuple[Path, list[Path]]:
+    """The folder, and what of its path had to be made, outermost first."""
+    try:
+        if folder.is_dir() and any(folder.iterdir()):
+            raise UsageError(f"run folder {folder} is not empty; choose another one with --out, or remove it")
+        made = [path for path in (*reversed(folder.parents), folder) if not path.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"run folder {folder} cannot be made ({error.strerror}); choose another one with --out"
+        ) from None
+    return folder, made
+
+
+def _number(parent: Path, name: str) -> tuple[Path, list[Path]]:
+    number = 1
+    while (parent / f"{name}-{number}").exists():
+        number += 1
+    return _make(parent / f"{name}-{number}")
+
+
+def _remove(folder: Path, made: list[Path]) -> None:
+    """Undo: the contents of the folder (there were none before), then what was made of its path."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    for path in reversed(made):
+        path.rmdir()

@@ -1,0 +1,203 @@
+"""Processes of one run: started, watched, signalled and reaped by the one that started them.
+
+Decides that a process leads a session of its own, that its output goes to a file of its name, that only processes
+started here are ever signalled, and that none outlives the ``with`` block. Does not decide what is started or why
+(``local``).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from unlockstep.core.errors import UsageError
+from unlockstep.core.ids import NANOSECONDS_PER_SECOND
+
+_TAIL_BYTES = 16 * 1024
+"""How much of the end of an output file is looked at for its last lines."""
+
+_REAP_S = 0.1
+"""How often the end of a process is looked for while it is waited for; a signal of its end comes sooner."""
+
+
+class Wakeup:
+    """Waiting that ends early when a child ends or a signal asks this process to end. Main thread only.
+
+    Signals are noted in ``stop_signals`` and never raise: no place in the caller's code can be torn apart by one.
+    """
+
+    def __init__(self) -> None:
+        self.stop_signals: list[signal.Signals] = []
+        """SIGINT, SIGTERM and SIGHUP as they arrived."""
+
+    def __enter__(self) -> Self:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
+        self._previous_fd = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        self._previous: dict[signal.Signals, Any] = {}
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+            if signum is not signal.SIGHUP or signal.getsignal(signum) is not signal.SIG_IGN:  # ... as nohup wants it.
+                self._previous[signum] = signal.signal(signum, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for signum, previous in self._previous.items():
+            signal.signal(signum, previous)
+        signal.set_wakeup_fd(self._previous_fd)
+        os.close(self._read)
+        os.close(self._write)
+
+    def wait(self, timeout_s: float) -> None:
+        """Return after ``timeout_s``, or as soon as a child has ended or a signal has come."""
+        select.select([self._read], [], [], max(0.0, timeout_s))
+        with suppress(BlockingIOError):
+            os.read(self._read, 4096)
+
+    def _note(self, signum: int, frame: FrameType | None) -> None:
+        if signum != signal.SIGCHLD:
+            self.stop_signals.append(signal.Signals(signum))
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """A process that has ended."""
+
+    name: str
+    status: int
+    """Its exit code; minus the number of the signal that ended it."""
+
+    @property
+    def sentence(self) -> str:
+        """``exited with code 1``, ``killed (SIGKILL)``."""
+        if self.status >= 0:
+            return f"exited with code {self.status}"
+        try:
+            return f"killed ({signal.Signals(-self.status).name})"
+        except ValueError:
+            return f"killed (signal {-self.status})"
+
+
+class Processes:
+    """The processes of a run, by name. At most one of a name runs at a time.
+
+    Args:
+        folder: gets ``logs/NAME.log`` for what a process prints (a later start under the name appends) and
+            ``processes.json``, the pid of everyone that runs.
+        wakeup: how to wait.
+        now_ns: the clock; monotonic.
+
+    Leaving the ``with`` block, by whatever way, ends all of them.
+    """
+
+    def __init__(self, folder: Path, wakeup: Wakeup, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self._folder = folder
+        self._wakeup = wakeup
+        self._now_ns = now_ns
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._signal(list(self._running), signal.SIGKILL)
+        for process in self._running.values():
+            process.wait()
+        self._running.clear()
+        self._record()
+
+    @property
+    def running(self) -> tuple[str, ...]:
+        """Names of those that run, in the order of their start."""
+        return tuple(self._running)
+
+    def log(self, name: str) -> Path:
+        """Where a process of this name writes what it prints."""
+        return self._folder / "logs" / f"{name}.log"
+
+    def start(self, name: str, command: Sequence[str]) -> None:
+        """Start ``command`` under a name that nobody running has."""
+        assert name not in self._running, f"{name} is already running"
+        path = self.log(name)
+        try:
+            path.parent.mkdir(exist_ok=True)
+            with path.open("ab") as output:
+                self._running[name] = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise UsageError(f"{name} cannot be started ({error}); check {path.parent} and the installation") from None
+        self._record()
+
+    def take_exits(self) -> list[Exit]:
+        """Those that have ended since the last call, reaped."""
+        ended = [Exit(name, p.returncode) for name, p in self._running.items() if p.poll() is not None]
+        for exited in ended:
+            del self._running[exited.name]
+        if ended:
+            self._record()
+        return ended
+
+    def kill(self, name: str) -> None:
+        """SIGKILL, at once; its end is reported by ``take_exits``."""
+        self._signal([name], signal.SIGKILL)
+
+    def stop(self, names: Sequence[str], timeout_s: float) -> None:
+        """SIGTERM, then SIGKILL for those that still run after ``timeout_s`` or at a further stop signal; reaped."""
+        waiting = [name for name in names if name in self._running]
+        self._signal(waiting, signal.SIGTERM)
+        signals = len(self._wakeup.stop_signals)
+        until_ns = self._now_ns() + int(timeout_s * NANOSECONDS_PER_SECOND)
+        while any(name in self._running for name in waiting):
+            left_s = (until_ns - self._now_ns()) / NANOSECONDS_PER_SECOND
+            if left_s <= 0 or len(self._wakeup.stop_signals) > signals:
+                self._signal(waiting, signal.SIGKILL)
+                for process in [self._running[name] for name in waiting if name in self._running]:
+                    process.wait()
+            else:
+                self._wakeup.wait(min(left_s, _REAP_S))
+            self.take_exits()
+
+    def _signal(self, names: Sequence[str], signum: signal.Signals) -> None:
+        """To the whole session of each. A process that has ended but is not reaped keeps its pid: nobody else is hit."""
+        for name in names:
+            process = self._running.get(name)
+            if process is not None and process.returncode is None:
+                with suppress(ProcessLookupError, PermissionError):  # PermissionError: macOS, of a group of zombies.
+                    os.killpg(process.pid, signum)
+
+    def _record(self) -> None:
+        pids = {name: process.pid for name, process in self._running.items()}
+        with suppress(OSError):  # For people and tests; the run does not depend on it.
+            (self._folder / "processes.json").write_bytes(msgspec.json.encode(pids))
+
+
+def last_lines(path: Path, count: int) -> list[str]:
+    """The last lines of a text file that are not empty; none if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return []
+    return [line.rstrip() for line in text.splitlines() if line.strip()][-count:]

@@ -25,7 +25,7 @@ from unlockstep.core.actions import (
     Upload,
     UploadSeed,
 )
-from unlockstep.core.adoption import Adoption, adopt
+from unlockstep.core.adoption import Adoption, adopt, anchor_after
 from unlockstep.core.learner import LearnerCore
 from unlockstep.core.messages import LearnerInput, LearnerMessage, LeaveRequested, StepFinished, VersionNotice
 from unlockstep.learners.backend import FloatArray, FragmentStore, StepStats
@@ -249,9 +249,7 @@ class LearnerLoop:
         )
 
     def _adopt(self, action: Adopt) -> None:
-        """Write the new value; the anchor becomes what the model then holds, rounded to its dtype, so that rounding is
-        never taken for progress. With ``blend`` and ``carry`` the anchor is the value announced: what was kept of the
-        local progress has not been merged and must show in the next outer gradient."""
+        """Write the new value, and note what the next outer gradient is measured from."""
         fragment = action.fragment
         new = self._link.take(action.payload)
         self._snapshots.pop(fragment, None)
@@ -263,4 +261,5 @@ class LearnerLoop:
         self._scratch[new.size] = local
         adopted = adopt(self._adoption, new, local, self._anchors[fragment], self._blend_alpha, out=local)
         self._store.write_fragment(fragment, adopted)
-        self._anchors[fragment] = new
+        held = self._store.read_fragment(fragment)
+        self._anchors[fragment] = anchor_after(held, adopted, new)

@@ -7,8 +7,8 @@ import threading
 from pathlib import Path
 
 from numpy.testing import assert_array_equal
-from support.live_run import LiveSyncer, layout_of, live_syncer, small_config, train
 
+from support.live_run import LiveSyncer, layout_of, live_syncer, small_config, train
 from unlockstep.core.events import EvaluationReported, Event, FragmentCommitted, LearnerLive
 from unlockstep.core.messages import Evaluation, Published, Stop
 from unlockstep.core.options import ProtocolOptions
@@ -42,7 +42,8 @@ def test_two_learners_train_one_model_to_the_end(tmp_path: Path) -> None:
                 assert all(abs(sum(commit.weights.values()) - 1) < 1e-12 for commit in commits)
             house, ledger = syncer.service.storehouse, syncer.service.status().ledger
             assert house is not None and house.held_count == 0
-            assert ledger.merged > 0 and ledger.merged + ledger.merged_late + ledger.in_flight == ledger.trained
+            fates = ledger.merged, ledger.merged_late, *ledger.refused.values(), ledger.dropped, ledger.in_flight
+            assert ledger.in_flight == 0 and sum(fates) == ledger.trained and ledger.merged > 0
 
     threads = set(threading.enumerate())
     asyncio.run(run())
@@ -66,7 +67,7 @@ def test_an_observer_sees_every_version_and_its_evaluation_is_in_the_run_log(tmp
                 values = await observer.fetch(newest)
                 assert values is not None and syncer.service.storehouse is not None
                 assert_array_equal(values, syncer.service.storehouse.values(newest.fragment))
-                await observer.send(Evaluation("eval", 12, 0.5, 0.25, (newest.version,)))
+                await observer.send(Evaluation("eval", 12, 0.5, 0.25, (newest.version,) * 2))
                 (evaluation,) = await syncer.log.until(EvaluationReported)
             await training
             assert (evaluation.source, evaluation.loss) == ("eval", 0.5)

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
-from support.live_run import WAIT_S, LiveSyncer, Puppet, live_syncer, small_config
 
+from support.live_run import WAIT_S, LiveSyncer, live_syncer, small_config
+from unlockstep import config as run_config
 from unlockstep.config import CodecSection, RunConfig
 from unlockstep.core.codec import Codec, FragmentCodec
 from unlockstep.core.events import (
@@ -25,14 +27,18 @@ from unlockstep.core.events import (
     LearnerAway,
     LearnerDeparted,
     LearnerJoined,
+    RunSeeded,
 )
-from unlockstep.core.messages import Evaluation, Fenced, Heartbeat, Published, Pull, Settled, encode
+from unlockstep.core.messages import Evaluation, Fenced, Heartbeat, Published, Pull, Settled, Welcome, encode
 from unlockstep.core.reasons import DepartureReason, RefusalReason
+from unlockstep.core.status import Status
 from unlockstep.net import api
 
 
 @asynccontextmanager
-async def wire(folder: Path, config: RunConfig | None = None) -> AsyncIterator[tuple[LiveSyncer, aiohttp.ClientSession]]:
+async def wire(
+    folder: Path, config: RunConfig | None = None
+) -> AsyncIterator[tuple[LiveSyncer, aiohttp.ClientSession]]:
     async with live_syncer(config or small_config(), folder) as syncer, aiohttp.ClientSession() as session:
         yield syncer, session
 
@@ -66,7 +72,7 @@ async def raw(syncer: LiveSyncer, request: bytes, hang_up: bool = False) -> byte
 @on_loop
 async def test_a_contribution_is_committed_to_the_bit_and_can_be_fetched(tmp_path: Path) -> None:
     async with wire(tmp_path) as (syncer, session):
-        learner = Puppet(syncer, session, "l0")
+        learner = syncer.puppet(session, "l0")
         pull = await learner.start()
         assert await learner.contribute(pull, learner.body(pull.fragment, 0.25)) == (202, {"outcome": "received"})
         settled = await learner.hear(Settled)
@@ -90,7 +96,7 @@ async def test_bfloat16_uploads_take_two_bytes_an_element(tmp_path: Path) -> Non
     """C16"""
     config = small_config(codec=CodecSection(upload=Codec.BFLOAT16, download=Codec.FLOAT32))
     async with wire(tmp_path, config) as (syncer, session):
-        learner = Puppet(syncer, session, "l0")
+        learner = syncer.puppet(session, "l0")
         pull = await learner.start()
         body = learner.body(pull.fragment, 1 / 3)
         wide = FragmentCodec(learner.layout, pull.fragment, Codec.FLOAT32)
@@ -105,7 +111,7 @@ async def test_bfloat16_uploads_take_two_bytes_an_element(tmp_path: Path) -> Non
 @on_loop
 async def test_a_repeated_upload_is_answered_the_same_and_counts_once(tmp_path: Path) -> None:
     async with wire(tmp_path) as (syncer, session):
-        learner = Puppet(syncer, session, "l0")
+        learner = syncer.puppet(session, "l0")
         pull = await learner.start()
         body = learner.body(pull.fragment, 1.0)
         answers = await asyncio.gather(*(learner.contribute(pull, body) for _ in range(4)))
@@ -145,7 +151,7 @@ def test_an_unsound_contribution_is_refused_and_counted_and_the_run_goes_on(name
 
     async def run() -> None:
         async with wire(tmp_path) as (syncer, session):
-            learner, other = Puppet(syncer, session, "bad"), Puppet(syncer, session, "good")
+            learner, other = (syncer.puppet(session, name) for name in ("bad", "good"))
             pull = await learner.start()
             answer = await learner.contribute(pull, spoil(bytes(learner.body(pull.fragment, 1.0))), **query)
             assert answer[0] == status
@@ -163,7 +169,7 @@ def test_an_unsound_contribution_is_refused_and_counted_and_the_run_goes_on(name
 @on_loop
 async def test_a_learner_refused_too_often_is_quarantined_told_and_cut_off(tmp_path: Path) -> None:
     async with wire(tmp_path) as (syncer, session):
-        learner = Puppet(syncer, session, "bad")
+        learner = syncer.puppet(session, "bad")
         await learner.join()
         await learner.seed()
         strikes_max = syncer.config.protocol.strikes_max
@@ -181,7 +187,7 @@ async def test_a_learner_refused_too_often_is_quarantined_told_and_cut_off(tmp_p
 @on_loop
 async def test_an_upload_that_breaks_off_has_no_effect_and_can_be_sent_again(tmp_path: Path) -> None:
     async with wire(tmp_path) as (syncer, session):
-        learner = Puppet(syncer, session, "l0")
+        learner = syncer.puppet(session, "l0")
         pull = await learner.start()
         body = bytes(learner.body(pull.fragment, 1.0))
         path = f"/v1/runs/small/rounds/{pull.round}/contributions/l0.1?fragment={pull.fragment}&base_version=0"
@@ -198,7 +204,7 @@ async def test_an_upload_that_breaks_off_has_no_effect_and_can_be_sent_again(tmp
 @on_loop
 async def test_a_round_that_never_was_is_refused_by_name(tmp_path: Path) -> None:
     async with wire(tmp_path) as (syncer, session):
-        learner = Puppet(syncer, session, "l0")
+        learner = syncer.puppet(session, "l0")
         await learner.start()
         unknown = Pull(10**17, 1)
         assert (await learner.contribute(unknown, learner.body(1, 1.0)))[0] == 202
@@ -209,7 +215,7 @@ async def test_a_round_that_never_was_is_refused_by_name(tmp_path: Path) -> None
 async def test_an_earlier_start_of_a_learner_is_told_cut_off_and_its_upload_refused(tmp_path: Path) -> None:
     """C19"""
     async with wire(tmp_path) as (syncer, session):
-        old, new = Puppet(syncer, session, "l0"), Puppet(syncer, session, "l0")
+        old, new = syncer.puppet(session, "l0"), syncer.puppet(session, "l0")
         pull = await old.start()
         assert (await new.join()).incarnation == old.incarnation + 1
         assert (await old.hear(Fenced)).reason is DepartureReason.SUPERSEDED
@@ -269,7 +275,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
     async def run() -> None:
         async with wire(tmp_path_factory.mktemp("malformed")) as (syncer, session):
-            learner = Puppet(syncer, session, "l0")
+            learner = syncer.puppet(session, "l0")
             pull = await learner.start()
             for name, (line, headers, _) in MALFORMED.items():
                 request = f"{line} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n"
@@ -304,9 +310,7 @@ def test_a_malformed_request_gets_a_4xx_and_has_no_effect(name: str, answers: di
         pytest.param("text", id="text"),
     ],
 )
-def test_a_connection_that_does_not_begin_with_join_is_closed_with_a_reason(
-    frame: bytes | str, tmp_path: Path
-) -> None:
+def test_a_connection_that_does_not_begin_with_join_is_closed_with_a_reason(frame: bytes | str, tmp_path: Path) -> None:
     async def run() -> None:
         async with wire(tmp_path) as (syncer, session):
             socket = await session.ws_connect(syncer.base + "/control")
@@ -322,7 +326,7 @@ def test_a_connection_that_does_not_begin_with_join_is_closed_with_a_reason(
 @on_loop
 async def test_a_learner_may_not_speak_for_another(tmp_path: Path) -> None:
     async with wire(tmp_path) as (syncer, session):
-        one, two = Puppet(syncer, session, "one"), Puppet(syncer, session, "two")
+        one, two = syncer.puppet(session, "one"), syncer.puppet(session, "two")
         await one.join()
         await two.join()
         await one.say(Heartbeat("two", two.incarnation))
@@ -334,9 +338,9 @@ async def test_a_learner_may_not_speak_for_another(tmp_path: Path) -> None:
 @on_loop
 async def test_the_same_process_takes_its_connection_anew_under_the_same_incarnation(tmp_path: Path) -> None:
     async with wire(tmp_path) as (syncer, session):
-        learner = Puppet(syncer, session, "l0")
+        learner = syncer.puppet(session, "l0")
         pull = await learner.start()
-        broken = Puppet(syncer, session, "l0")
+        broken = syncer.puppet(session, "l0")
         broken.socket = learner.socket
         assert (await learner.join(again=True)).incarnation == 1
         await broken.closed()
@@ -350,13 +354,79 @@ async def test_the_same_process_takes_its_connection_anew_under_the_same_incarna
 @on_loop
 async def test_a_late_observer_is_told_the_newest_versions_first(tmp_path: Path) -> None:
     async with wire(tmp_path) as (syncer, session):
-        learner = Puppet(syncer, session, "l0")
+        learner = syncer.puppet(session, "l0")
         pull = await learner.start()
         await learner.contribute(pull, learner.body(pull.fragment, 1.0))
         await syncer.log.until(FragmentCommitted)
-        observer = Puppet(syncer, session, "eval")
-        observer.socket = await session.ws_connect(syncer.base + "/control", params={"observer": "eval"})
+        observer = syncer.puppet(session, "eval")
+        await observer.observe()
         notices = [(await observer.hear(Published)).notice for _ in range(2)]
         assert {n.fragment: n.version for n in notices} == {pull.fragment: 1, 1 - pull.fragment: 0}
         await observer.say(Heartbeat("eval", 1))
         assert await observer.closed() == aiohttp.WSCloseCode.PROTOCOL_ERROR
+
+
+# ------------------------------------------------------------------------------------------------- seeding
+
+
+@on_loop
+async def test_a_seeder_that_dies_is_replaced_and_nothing_of_its_is_kept(tmp_path: Path) -> None:
+    async with wire(tmp_path) as (syncer, session):
+        first, second = (
+            syncer.puppet(session, "first"),
+            syncer.puppet(session, "second"),
+        )
+        assert (await first.join()).seed
+        assert not (await second.join()).seed
+        await first.seed(1.0, fragments=[0])
+        await first.socket.close()
+        assert (await second.hear(Welcome)).seed
+        assert (await first.seed(1.0, fragments=[1]))[0][0] == 409
+        await second.seed(2.0)
+        await syncer.log.until(RunSeeded, learner="second")
+        assert syncer.service.storehouse is not None
+        for fragment in range(2):
+            assert set(syncer.service.storehouse.values(fragment)) == {2.0}
+        assert [answer[0] for answer in await second.seed(2.0)] == [200, 200]
+        assert [answer[0] for answer in await second.seed(3.0)] == [409, 409]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_a_seed_that_is_not_finite_is_refused_and_may_be_sent_again(value: float, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with wire(tmp_path) as (syncer, session):
+            learner = syncer.puppet(session, "l0")
+            await learner.join()
+            assert [status for status, _ in await learner.seed(value)] == [400, 400]
+            assert [status for status, _ in await learner.seed(1.0)] == [201, 201]
+            await syncer.log.until(RunSeeded)
+
+    asyncio.run(asyncio.wait_for(run(), 2 * WAIT_S))
+
+
+# ------------------------------------------------------------------------------------------------- what people see
+
+
+@on_loop
+async def test_status_metrics_page_and_configuration_are_served(tmp_path: Path) -> None:
+    async with wire(tmp_path) as (syncer, session):
+        learner = syncer.puppet(session, "l0")
+        pull = await learner.start()
+        await learner.contribute(pull, learner.body(pull.fragment, float("nan")))
+        await syncer.log.until(ContributionRefused)
+
+        async def text(path: str) -> str:
+            async with session.get(syncer.url + path) as response:
+                assert response.status == 200
+                return await response.text()
+
+        assert await text("/healthz") == "ok"
+        assert json.loads(await text("/v1/runs")) == ["small"]
+        status = msgspec.json.decode(await text("/v1/runs/small"), type=Status)
+        assert [one.learner for one in status.learners] == ["l0"] and status.clock == 2
+        assert run_config.loads(await text("/v1/runs/small/config")) == syncer.config
+        metrics = (await text("/metrics")).splitlines()
+        assert 'unlockstep_refusals_total{reason="non_finite"} 1' in metrics
+        assert "unlockstep_clock_steps 2" in metrics and "unlockstep_learners_live 1" in metrics
+        assert f'unlockstep_body_bytes_total{{way="in"}} {syncer.service.bytes_in}' in metrics
+        assert (await text("/")).startswith("<!doctype html>")

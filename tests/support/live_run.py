@@ -9,7 +9,7 @@ import asyncio
 import functools
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,6 +94,10 @@ class LiveSyncer:
     def base(self) -> str:
         return self.url + api.status_path(self.config.run.name)
 
+    def puppet(self, session: aiohttp.ClientSession, name: str) -> Puppet:
+        """A learner by hand."""
+        return Puppet(self.url, self.config, session, name)
+
 
 def small_config(**sections: Any) -> RunConfig:
     """Two fragments every two steps, numbers in float32, nobody waits in grace."""
@@ -164,23 +168,28 @@ def train(syncer: LiveSyncer, name: str, backend: Backend) -> LearnerLoop:
 class Puppet:
     """A learner whose every message and body the test writes itself. Its model is ``ToyBackend``'s."""
 
-    def __init__(self, syncer: LiveSyncer, session: aiohttp.ClientSession, name: str) -> None:
+    def __init__(self, url: str, config: RunConfig, session: aiohttp.ClientSession, name: str) -> None:
         self.name = name
-        self.layout = layout_of(ToyBackend(), syncer.config)
+        self.layout = layout_of(ToyBackend(), config)
         self.incarnation = 0
         self.socket: aiohttp.ClientWebSocketResponse
-        self._syncer = syncer
+        self._base = url + api.status_path(config.run.name)
+        self._config = config
         self._session = session
         self._steps = 0
 
     async def join(self, again: bool = False) -> Welcome:
         """As a new start, or ``again`` as the same."""
-        self.socket = await self._session.ws_connect(self._syncer.base + "/control")
+        self.socket = await self._session.ws_connect(self._base + "/control")
         incarnation = self.incarnation if again else 0
         await self.say(Join(self.name, incarnation, PROTOCOL_VERSION, self.layout.digest, self.layout.specs()))
         welcome = await self.hear(Welcome)
         self.incarnation = welcome.incarnation
         return welcome
+
+    async def observe(self) -> None:
+        """Connect as an observer instead."""
+        self.socket = await self._session.ws_connect(self._base + "/control", params={"observer": self.name})
 
     async def say(self, message: LearnerMessage) -> None:
         await self.socket.send_bytes(encode(message))
@@ -200,14 +209,15 @@ class Puppet:
     async def next_message(self) -> SyncerMessage:
         return decode_syncer_message(await self.socket.receive_bytes(timeout=WAIT_S))
 
-    async def seed(self, value: float = 0.0) -> None:
-        """Upload version 0 of every fragment: the same value everywhere."""
-        for fragment in range(self.layout.fragment_count):
-            codec = FragmentCodec(self.layout, fragment, self._syncer.config.codec.download)
+    async def seed(self, value: float = 0.0, fragments: Sequence[int] = (0, 1)) -> list[tuple[int, Any]]:
+        """Upload version 0 of fragments: the same value everywhere. The syncer's answers."""
+        answers = []
+        for fragment in fragments:
+            codec = FragmentCodec(self.layout, fragment, self._config.codec.download)
             body = codec.encode(np.full(codec.size, value, np.float32))
             query = {"learner": self.name, "incarnation": self.incarnation}
-            status, _ = await self.put(f"/fragments/{fragment}/versions/0", body, query)
-            assert status == 201
+            answers.append(await self.put(f"/fragments/{fragment}/versions/0", body, query))
+        return answers
 
     async def step(self, tokens: int = 10) -> None:
         """Report one inner step, with everything still to be handed over."""
@@ -224,6 +234,7 @@ class Puppet:
                 loss=1.0,
                 c_steps=(1,) * count,
                 c_tokens=(tokens,) * count,
+                overwritten=(0,) * count,
             )
         )
 
@@ -231,16 +242,18 @@ class Puppet:
         """Join, seed if asked to, and step until a round asks for a contribution."""
         if (await self.join()).seed:
             await self.seed()
-        for _ in range(self._syncer.config.protocol.interval_steps):
+        for _ in range(self._config.protocol.interval_steps):
             await self.step()
         return await self.hear(Pull)
 
     def body(self, fragment: int, value: float) -> memoryview:
         """An outer gradient with this value everywhere."""
-        codec = FragmentCodec(self.layout, fragment, self._syncer.config.codec.upload)
+        codec = FragmentCodec(self.layout, fragment, self._config.codec.upload)
         return codec.encode(np.full(codec.size, value, np.float32))
 
-    async def contribute(self, pull: Pull, body: bytes | memoryview, digest: str = "", **query: object) -> tuple[int, Any]:
+    async def contribute(
+        self, pull: Pull, body: bytes | memoryview, digest: str = "", **query: object
+    ) -> tuple[int, Any]:
         """Upload a contribution; what is not given in ``query`` is sound."""
         counts = {"c_steps": 1, "c_tokens": 10, "tokens": self._steps * 10}
         path = f"/rounds/{pull.round}/contributions/{self.name}.{self.incarnation}"
@@ -253,7 +266,5 @@ class Puppet:
         """Status and JSON of the answer."""
         headers = {api.CONTENT_DIGEST: api.content_digest(digest or body_digest(body))}
         params = {name: str(value) for name, value in query.items()}
-        async with self._session.put(
-            self._syncer.base + path, params=params, data=bytes(body), headers=headers
-        ) as response:
+        async with self._session.put(self._base + path, params=params, data=bytes(body), headers=headers) as response:
             return response.status, await response.json()

@@ -25,7 +25,9 @@ USAGE = 2
 BUG = 70
 """An error nobody expected; the traceback is on stderr. Please report it."""
 SIGNALLED = 128
-"""Plus the signal's number: it was asked to end before it was done, and did so in order. 130: Ctrl-C, 143: SIGTERM."""
+"""Plus the signal's number: it was asked to end before it was done, and did so in order. 143: SIGTERM."""
+INTERRUPTED = SIGNALLED + signal.SIGINT
+"""130: Ctrl-C."""
 
 ENDING_S_MAX = 4.5
 """From the first signal until the process ends as it is."""
@@ -53,9 +55,10 @@ class StopRequest:
     def then(self, call: Callable[[], None]) -> None:
         """Call this, from another thread, when the request comes; at once if it has come."""
         with self._lock:
-            self._then.append(call)
-        if self.asked.is_set():
-            call()
+            if not self.asked.is_set():
+                self._then.append(call)
+                return
+        call()
 
     @property
     def exit_code(self) -> int:
@@ -66,8 +69,7 @@ class StopRequest:
         self.signal = number
         with self._lock:
             self.asked.set()
-            calls = list(self._then)
-        for call in calls:
+        for call in self._then:
             call()
 
 

@@ -26,7 +26,7 @@ def examine(
         options: the run's protocol settings: how its parameters are cut.
         members: who is here already.
         layout: the run's layout; None while nobody has brought one, then this learner's is taken.
-        finished: whether the run takes no more steps.
+        finished: whether the run takes no more steps; then only who was here before is let in, for the last rounds.
     """
     if join.protocol_version != PROTOCOL_VERSION:
         return JoinRefused(
@@ -40,9 +40,9 @@ def examine(
             f"the learner's name is {join.learner[:LEARNER_NAME_LENGTH_MAX]!r}; use at most "
             f"{LEARNER_NAME_LENGTH_MAX} letters, digits, '_' and '-', the first a letter or digit",
         )
-    if finished:
-        return JoinRefused(JoinRefusal.RUN_FINISHED, "the run has finished; start a new one")
     member = members.get(join.learner)
+    if finished and (member is None or not member.owns(join.incarnation)):
+        return JoinRefused(JoinRefusal.RUN_FINISHED, "the run has finished; start a new one")
     if member is not None and member.state is MemberState.QUARANTINED:
         return JoinRefused(
             JoinRefusal.QUARANTINED,

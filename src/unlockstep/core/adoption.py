@@ -59,6 +59,23 @@ def adopt(
     return adopted
 
 
+def anchor_after(held: Float32, adopted: Float32, new: Float32) -> Float32:
+    """What the next outer gradient is measured from: the value the model now holds, less the local progress in it.
+
+    ``anchor = held - (adopted - new)``
+
+    Where the model stores float32 this is the global value; where it stores fewer bits, ``held`` is ``adopted``
+    rounded, and the anchor is rounded with it, so that rounding is never taken for progress.
+
+    Args:
+        held: float32[n], read back from the model after the adoption; written over with the result.
+        adopted: float32[n], what ``adopt`` returned; written over.
+        new: float32[n], the global value.
+    """
+    np.subtract(adopted, new, out=adopted)
+    return np.subtract(held, adopted, out=held)
+
+
 def kept(mode: Adoption, steps: int, tokens: int, alpha: float) -> tuple[int, int]:
     """How many of the steps and tokens since the last upload are still in the fragment after adoption.
 

@@ -144,8 +144,15 @@ class FragmentAdopted(_Event, frozen=True):
     fragment: int
     version: int
     digest: str
-    tokens_overwritten: int
-    """Trained, not handed over, and discarded by adoptions of this fragment since the previous such event."""
+
+
+class TokensOverwritten(_Event, frozen=True):
+    """Tokens trained, not handed over, and discarded by adopting a newer version."""
+
+    learner: str
+    incarnation: int
+    fragment: int
+    tokens: int
 
 
 class EvaluationReported(_Event, frozen=True):
@@ -184,6 +191,7 @@ Event = (
     | RoundEmpty
     | FragmentCommitted
     | FragmentAdopted
+    | TokensOverwritten
     | EvaluationReported
     | RunFinishing
     | RunFinished

@@ -67,7 +67,7 @@ from unlockstep.core.messages import (
     VersionNotice,
     Welcome,
 )
-from unlockstep.core.reasons import DepartureReason
+from unlockstep.core.reasons import DepartureReason, JoinRefusal
 
 HEARTBEATS_PER_LEASE = 3
 
@@ -142,6 +142,8 @@ class _Fragment:
         self.announced_ns = 0
         self.fetching: int | None = None
         """The version being fetched."""
+        self.fetching_clock = 0
+        self.fetching_since_ns = 0
         self.arrived: Fetched | None = None
         """A fetched version that waits for a step boundary."""
         self.arrived_clock = 0
@@ -150,6 +152,8 @@ class _Fragment:
         """The host holds a copy as of the last step boundary."""
         self.pulled: int | None = None
         """A round that waits for a complete step."""
+        self.handed_round: int | None = None
+        """The round that progress was last handed over for: asked again, there is nothing more to give it."""
 
 
 class LearnerCore:
@@ -265,6 +269,9 @@ class LearnerCore:
             fragment.fetching = None
 
     def _on_welcome(self, welcome: Welcome, now_ns: int) -> None:
+        if welcome.incarnation != self.incarnation:
+            for fragment in self._fragments:
+                fragment.handed_round = None
         if self.steps == 0:
             self.steps_before = welcome.steps_before
             self.clock = max(self.clock, welcome.clock)
@@ -273,17 +280,26 @@ class LearnerCore:
         self._welcomed = True
         self._sent_ns = now_ns
         if not welcome.seed:
+            if self._state is LearnerState.SEEDING:
+                self._take_back_seed()
             self._move(LearnerMove.WELCOME)
             for notice in welcome.versions:
                 self._note(notice, welcome.clock, now_ns)
             self._fetch_missing()
+            if self._state is LearnerState.FINISHING:
+                self._report(now_ns, step_ns=0, loss=float("nan"))
         elif LearnerMove.WELCOME_SEED in MOVES[self._state]:
             self._move(LearnerMove.WELCOME_SEED)
-            for index, fragment in enumerate(self._fragments):
-                fragment.version = -1
+            self._take_back_seed()
+            for index in range(len(self._fragments)):
                 self._actions.append(UploadSeed(index))
         else:
             self._done("the syncer has lost the run's parameters; start it from its run folder", failed=True)
+
+    def _take_back_seed(self) -> None:
+        """Another learner's parameters may become version 0: what was stored of ours means nothing."""
+        for fragment in self._fragments:
+            fragment.version = -1
 
     def _on_seed_stored(self, stored: SeedStored, now_ns: int) -> None:
         if self._state is not LearnerState.SEEDING:
@@ -294,7 +310,8 @@ class LearnerCore:
             self._report(now_ns, step_ns=0, loss=float("nan"))
 
     def _on_join_refused(self, refused: JoinRefused, now_ns: int) -> None:
-        self._done(refused.detail, failed=True)
+        """The end of a run that this learner has taken part in is no failure."""
+        self._done(refused.detail, failed=refused.reason is not JoinRefusal.RUN_FINISHED or self.steps == 0)
 
     def _on_fenced(self, fenced: Fenced, now_ns: int) -> None:
         """This start no longer counts. After a lost lease it joins again and goes on with the progress it has."""
@@ -331,20 +348,21 @@ class LearnerCore:
             here = fragment.version if fragment.arrived is None else fragment.arrived.version
             if notice.version > here:
                 fragment.fetching = notice.version
+                fragment.fetching_clock = fragment.notice_clock
+                fragment.fetching_since_ns = fragment.announced_ns
                 self._actions.append(Fetch(notice))
 
     def _on_fetched(self, fetched: Fetched, now_ns: int) -> None:
         fragment = self._fragments[fetched.fragment]
-        if fragment.fetching == fetched.version:
-            fragment.fetching = None
-        here = fragment.version if fragment.arrived is None else fragment.arrived.version
-        if fetched.version <= here or self._state not in (LearnerState.LOADING, LearnerState.TRAINING):
+        expected = fragment.fetching == fetched.version
+        if not expected or self._state not in (LearnerState.LOADING, LearnerState.TRAINING):
             self._actions.append(Discard(fetched.payload))
             return
+        fragment.fetching = None
         if fragment.arrived is not None:
             self._actions.append(Discard(fragment.arrived.payload))
-        fragment.arrived, fragment.arrived_clock = fetched, fragment.notice_clock
-        fragment.fetch_ns = now_ns - fragment.announced_ns
+        fragment.arrived, fragment.arrived_clock = fetched, fragment.fetching_clock
+        fragment.fetch_ns = now_ns - fragment.fetching_since_ns
         self._fetch_missing()
         if self._state is LearnerState.LOADING and all(f.arrived is not None for f in self._fragments):
             self._load(now_ns)
@@ -387,8 +405,7 @@ class LearnerCore:
         fragment.is_shared = fragment.has_snapshot = False
         self.clock = max(self.clock, fragment.arrived_clock)
         self._actions.append(Adopt(index, arrived.version, arrived.payload, load))
-        notice = AdoptionNotice(index, arrived.version, arrived.digest, fragment.overwritten, fragment.fetch_ns)
-        self._adopted.append(notice)
+        self._adopted.append(AdoptionNotice(index, arrived.version, arrived.digest, fragment.fetch_ns))
 
     # --------------------------------------------------------------------------------------------- a step boundary
 
@@ -443,6 +460,7 @@ class LearnerCore:
             loss=loss,
             c_steps=tuple(fragment.c_steps for fragment in self._fragments),
             c_tokens=tuple(fragment.c_tokens for fragment in self._fragments),
+            overwritten=tuple(fragment.overwritten for fragment in self._fragments),
             adopted=tuple(self._adopted),
             undelivered=tuple(self._undelivered),
             last=self._state is LearnerState.FINISHING,
@@ -457,6 +475,8 @@ class LearnerCore:
         fragment = self._fragments[pull.fragment]
         self._next_round = max(self._next_round, pull.round + 1)
         self._pulls_in_step += 1
+        if pull.round == fragment.handed_round:
+            return
         fragment.pulled = pull.round
         if self._state is LearnerState.FINISHING:
             self._answer_pulls()
@@ -478,6 +498,7 @@ class LearnerCore:
         )
         fragment.c_steps = fragment.c_tokens = 0
         fragment.pulled = None
+        fragment.handed_round = round
         fragment.has_snapshot = False
         fragment.is_shared = True
 
@@ -486,6 +507,11 @@ class LearnerCore:
 
     def _on_upload_failed(self, failed: UploadFailed, now_ns: int) -> None:
         self._undelivered.append(Undelivered(failed.round, failed.fragment, failed.c_tokens))
+        fragment = self._fragments[failed.fragment]
+        if fragment.handed_round == failed.round:
+            fragment.handed_round = None
+        if self._state is LearnerState.FINISHING:
+            self._report(now_ns, step_ns=0, loss=float("nan"))
 
     # --------------------------------------------------------------------------------------------- the end
 
@@ -499,6 +525,7 @@ class LearnerCore:
     def _on_leave_requested(self, leave: LeaveRequested, now_ns: int) -> None:
         """Go in order: what was not handed over is declared dropped. To be asked for between two steps."""
         if self._welcomed:
+            self._report(now_ns, step_ns=0, loss=float("nan"))
             dropped = tuple(fragment.c_tokens for fragment in self._fragments)
             self._send(Leave(self.learner, self.incarnation, dropped), now_ns)
         self._done("left the run", failed=False)

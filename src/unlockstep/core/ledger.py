@@ -95,6 +95,13 @@ class Ledger:
         self.account(learner).refused[fragment] += tokens
         self._refused[reason] += tokens
 
+    def refused_after_death(self, learner: str, fragment: int, tokens: int, reason: RefusalReason) -> None:
+        """A contribution of a dead process arrives and is refused: its tokens were entered as lost."""
+        account = self.account(learner)
+        account.lost[fragment] -= tokens
+        account.lost_last[fragment] -= tokens
+        self.refused(learner, fragment, tokens, reason)
+
     def overwritten(self, learner: str, fragment: int, tokens: int) -> None:
         self.account(learner).overwritten[fragment] += tokens
 

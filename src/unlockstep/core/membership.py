@@ -132,10 +132,13 @@ class Member:
         self.tokens = max(self.tokens, tokens)
         return self.tokens_before + self.tokens
 
-    def count_overwritten(self, fragment: int, tokens: int) -> int:
-        """Adoptions have discarded so many tokens in this process; returns how many of them are new."""
-        before, self._overwritten[fragment] = self._overwritten[fragment], max(self._overwritten[fragment], tokens)
-        return self._overwritten[fragment] - before
+    def count_overwritten(self, overwritten: tuple[int, ...]) -> list[tuple[int, int]]:
+        """Adoptions have discarded so many tokens in this process; returns what is new, as (fragment, tokens)."""
+        new = [(fragment, after - self._overwritten[fragment]) for fragment, after in enumerate(overwritten)]
+        new = [(fragment, tokens) for fragment, tokens in new if tokens > 0]
+        for fragment, tokens in new:
+            self._overwritten[fragment] += tokens
+        return new
 
     def owns(self, incarnation: int) -> bool:
         """Whether this incarnation belongs to the process that holds the name now."""
@@ -192,7 +195,11 @@ class Membership:
 
     def step_ns(self) -> int:
         """xi_step: median over live learners of their average step time (the lower one of two), 0 if unknown."""
-        averages = sorted(m.step_average.value_ns for m in self._members.values() if m.is_live)
+        averages = sorted(
+            member.step_average.value_ns
+            for member in self._members.values()
+            if member.is_live and member.step_average.value_ns > 0
+        )
         return averages[(len(averages) - 1) // 2] if averages else 0
 
     def next_expiry_ns(self) -> int:

@@ -65,9 +65,6 @@ class AdoptionNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fragment: int
     version: int
     digest: str
-    tokens_overwritten: int
-    """Tokens that adoptions of this fragment have discarded so far in this process. Like all counts in messages it is
-    cumulative: a message that is lost with a connection loses no tokens."""
     fetch_ns: int
     """From the announcement of the version to its body being here."""
 
@@ -97,6 +94,9 @@ class Progress(_Message, frozen=True):
     c_steps: tuple[int, ...]
     """Per fragment: steps since progress on it was last handed over or dropped."""
     c_tokens: tuple[int, ...]
+    overwritten: tuple[int, ...]
+    """Per fragment: tokens that adoptions have discarded so far in this process. Like all counts in messages it is
+    cumulative: a message that is lost with a connection loses no tokens."""
     adopted: tuple[AdoptionNotice, ...] = ()
     undelivered: tuple[Undelivered, ...] = ()
     last: bool = False

@@ -99,15 +99,18 @@ class Rounds:
 
     def proceed(self, now_ns: int) -> None:
         """Whatever follows from the present state: open what is due, ask who can give, close what is complete."""
-        self._open_due(now_ns)
-        for collecting in self._open_rounds():
-            self._ask(collecting)
-            self._reconsider(collecting, now_ns)
+        while True:
+            self._open_due(now_ns)
+            for collecting in self._open_rounds():
+                self._ask(collecting)
+                self._reconsider(collecting, now_ns)
+            if not self._may_open():
+                return
 
     def next_deadline_ns(self) -> int:
-        """When the next grace window ends."""
-        windows = [r.decision.until_ns for r in self._rounds.values() if r.is_open and r.decision is not None]
-        return min([self._drain_until_ns, *windows])
+        """When the next grace window, or the wait of the last rounds, ends; nothing waits while no round is open."""
+        windows = [r.decision.until_ns for r in self._open_rounds() if r.decision is not None]
+        return min([self._drain_until_ns, *windows]) if windows else NEVER_NS
 
     def drain(self, until_ns: int) -> None:
         """Collect what is left, one round per fragment, at the latest until a given time."""
@@ -120,9 +123,11 @@ class Rounds:
         return self.pace is Pace.DRAINING and self._drain_left == 0 and not self._rounds
 
     def stop(self) -> None:
-        """The run is over."""
+        """The run is over: contributions that came too late for the last round are given up."""
         self.pace = Pace.OVER
-        self._drain_until_ns = NEVER_NS
+        for late in self._late.values():
+            self._give_up(late)
+            late.clear()
 
     def forget_asked(self, member: Member) -> None:
         """The learner may not have heard what it was asked: no round waits for it until it is asked again."""
@@ -140,8 +145,12 @@ class Rounds:
         else:
             collecting = self._rounds.get(lost.round)
             arrived = collecting is not None and member.learner in collecting.contributions
-        if not arrived:
-            self._ledger.undelivered(member.learner, lost.fragment, lost.c_tokens)
+        if arrived:
+            return
+        self._ledger.undelivered(member.learner, lost.fragment, lost.c_tokens)
+        waiting = self._rounds.get(lost.round)
+        if waiting is not None and waiting.is_open:
+            waiting.asked.pop(member.learner, None)
 
     # --------------------------------------------------------------------------------------------- opening
 
@@ -219,9 +228,10 @@ class Rounds:
             return RefusalReason.DUPLICATE
         if made.defect is not None:
             return made.defect
-        if made.c_steps < 1 or made.c_tokens < 0:
+        if made.c_steps < 1 or not 0 <= made.c_tokens <= made.tokens:
             return RefusalReason.BAD_COUNTS
-        if not 0 <= self.notices[made.fragment].version - made.base_version <= self._options.staleness_max:
+        current = self.notices[made.fragment].version
+        if not max(0, current - self._options.staleness_max) <= made.base_version <= current:
             return RefusalReason.STALE_BASE
         if (collecting is None or not collecting.is_open) and self._options.late is Late.DROP:
             return RefusalReason.LATE
@@ -243,8 +253,7 @@ class Rounds:
         )
         member.heard_ns = now_ns
         member.strikes = 0
-        self._ledger.trained(member.learner, member.count_tokens(made.tokens))
-        self._hand_over(member, made.fragment)
+        self._hand_over(member, made)
         self._ledger.accepted(made.learner, made.fragment, made.c_tokens)
         collecting = self._rounds.get(made.round)
         late = collecting is None or not collecting.is_open
@@ -282,8 +291,13 @@ class Rounds:
                 sync_ns=self.averages.sync_ns,
             )
 
-    def _hand_over(self, member: Member, fragment: int) -> None:
-        """What the member held of the fragment is here: until its next report there is nothing to ask for."""
+    def _hand_over(self, member: Member, made: ContributionArrived) -> None:
+        """What the member held of the fragment is here: until its next report there is nothing to ask for. A report
+        of a later step that has overtaken the body already says what is left."""
+        fragment, overtaken = made.fragment, made.tokens < member.tokens
+        self._ledger.trained(member.learner, member.count_tokens(made.tokens))
+        if overtaken:
+            return
         member.c_steps = (*member.c_steps[:fragment], 0, *member.c_steps[fragment + 1 :])
         member.c_tokens = (*member.c_tokens[:fragment], 0, *member.c_tokens[fragment + 1 :])
 
@@ -314,11 +328,13 @@ class Rounds:
         member = self._members.get(made.learner)
         if reason is RefusalReason.DUPLICATE or member is None or not member.owns(made.incarnation):
             return
-        if self._ledger.is_closed(made.learner) or not 0 <= made.c_tokens <= made.tokens:
+        if self.pace is Pace.OVER or not 0 <= made.c_tokens <= made.tokens:
             return
-        self._ledger.trained(member.learner, member.count_tokens(made.tokens))
-        self._hand_over(member, made.fragment)
-        self._ledger.refused(made.learner, made.fragment, made.c_tokens, reason)
+        if self._ledger.is_closed(made.learner):
+            self._ledger.refused_after_death(made.learner, made.fragment, made.c_tokens, reason)
+        else:
+            self._hand_over(member, made)
+            self._ledger.refused(made.learner, made.fragment, made.c_tokens, reason)
 
     # --------------------------------------------------------------------------------------------- closing
 
@@ -373,18 +389,25 @@ class Rounds:
 
     def _abandon(self, collecting: SyncRound, now_ns: int) -> None:
         """The run ends and the round cannot reach its quorum any more."""
-        for held in collecting.held():
-            self._ledger.abandoned(held.learner, held.fragment, held.c_tokens, RefusalReason.RUN_FINISHED)
-            self._ledger.refusals[RefusalReason.RUN_FINISHED] += 1
         collecting.move(RoundMove.CLOSE_EMPTY)
         self._closed.add(collecting)
-        self._retire(collecting)
+        self._give_up(collecting.held())
+        del self._rounds[collecting.round]
         self._outbox.log(RoundEmpty(now_ns, collecting.round, collecting.fragment))
+
+    def _give_up(self, everything: list[Held]) -> None:
+        """Contributions that had been accepted will not be merged any more."""
+        reason = RefusalReason.RUN_FINISHED
+        for held in everything:
+            self._ledger.abandoned(held.learner, held.fragment, held.c_tokens, reason)
+            self._ledger.refusals[reason] += 1
+            late = held.round in self._closed
+            self._outbox.send_to(held.learner, held.incarnation, Settled(held.round, held.fragment, late, reason))
+            self._outbox.act(Release(held.payload))
 
     def _end_empty(self, collecting: SyncRound, now_ns: int) -> None:
         collecting.move(RoundMove.CLOSE_EMPTY)
-        for held in collecting.held():
-            self._ledger.merged(held.learner, held.fragment, held.c_tokens, late=held.round != collecting.round)
+        self._settle(collecting)
         self._retire(collecting)
         self._tally.rounds_empty += 1
         self._outbox.log(RoundEmpty(now_ns, collecting.round, collecting.fragment))
@@ -406,6 +429,11 @@ class Rounds:
         self.notices[committed.fragment] = notice
         self._outbox.act(Announce(Published(notice, self._members.clock)))
         self._settle(collecting)
+        for learner in collecting.participants():
+            member = self._members.get(learner)
+            assert member is not None, "whoever contributes is a member"
+            member.last_round = collecting.round
+            member.rounds_merged += 1
         self._tally.rounds_committed += 1
         self._outbox.log(
             FragmentCommitted(
@@ -429,8 +457,3 @@ class Rounds:
             self._ledger.merged(held.learner, held.fragment, held.c_tokens, late)
             settled = Settled(held.round, held.fragment, late, None)
             self._outbox.send_to(held.learner, held.incarnation, settled)
-        for learner in collecting.participants():
-            member = self._members.get(learner)
-            if member is not None:
-                member.last_round = collecting.round
-                member.rounds_merged += 1

@@ -22,12 +22,12 @@ class Tally:
     def __init__(self) -> None:
         self.rounds_committed = 0
         self.rounds_empty = 0
-        self.downtime_ns = 0
+        self._downtime_ns = 0
         self.evaluations: deque[EvaluationStatus] = deque(maxlen=EVALUATIONS_KEPT_MAX)
         self._participation_sum = 0.0
         self._participation_count = 0
         self._down_since_ns: int | None = None
-        self._seen_live = False
+        self._watching = False
 
     def closed(self, participants: int, live: int) -> None:
         """A round has closed. Participation is participants over live learners, at most 1."""
@@ -42,16 +42,21 @@ class Tally:
     def watch_downtime(self, live: int, now_ns: int) -> None:
         """To be called after every change: time without a live learner counts from the first step of the run on."""
         if live > 0:
-            self._seen_live = True
+            self._watching = True
             if self._down_since_ns is not None:
-                self.downtime_ns += now_ns - self._down_since_ns
+                self._downtime_ns += now_ns - self._down_since_ns
                 self._down_since_ns = None
-        elif self._seen_live and self._down_since_ns is None:
+        elif self._watching and self._down_since_ns is None:
             self._down_since_ns = now_ns
 
     def stop_watching(self, now_ns: int) -> None:
         """The run is over: what follows is no downtime."""
-        self.watch_downtime(1, now_ns)
+        self._downtime_ns = self.downtime_until_ns(now_ns)
+        self._down_since_ns = None
+
+    def downtime_until_ns(self, now_ns: int) -> int:
+        """The total, what is going on at present included."""
+        return self._downtime_ns + (0 if self._down_since_ns is None else now_ns - self._down_since_ns)
 
     def evaluated(self, event: EvaluationReported) -> None:
         self.evaluations.append(EvaluationStatus(event.at_ns, event.clock, event.loss, event.nats_per_byte))
@@ -82,7 +87,7 @@ def status_of(
         rounds_empty=tally.rounds_empty,
         versions=versions,
         participation=tally.participation,
-        downtime_ns=tally.downtime_ns,
+        downtime_ns=tally.downtime_until_ns(now_ns),
         ledger=ledger.status(),
         evaluations=tuple(tally.evaluations),
         refusals={reason.value: count for reason, count in sorted(ledger.refusals.items(), key=lambda i: i[0].value)},

@@ -146,8 +146,9 @@ class ClosedRounds:
             self._contributors.popitem(last=False)
 
     def is_duplicate(self, round: int, learner: str, incarnation: int) -> bool:
-        return (learner, incarnation) in self._contributors[round]
+        return (learner, incarnation) in self._contributors.get(round, ())
 
     def note(self, round: int, learner: str, incarnation: int) -> None:
         """A late contribution to this round has been accepted."""
-        self._contributors[round].add((learner, incarnation))
+        if round in self._contributors:
+            self._contributors[round].add((learner, incarnation))

@@ -45,6 +45,7 @@ from unlockstep.core.events import (
     RunFinishing,
     RunSeeded,
     StepReported,
+    TokensOverwritten,
 )
 from unlockstep.core.ids import NEVER_NS
 from unlockstep.core.layout import Layout
@@ -74,6 +75,7 @@ from unlockstep.core.options import ProtocolOptions
 from unlockstep.core.outbox import Outbox
 from unlockstep.core.reasons import DepartureReason, RefusalReason
 from unlockstep.core.rounds import Pace, Rounds
+from unlockstep.core.shapes import check_shape
 from unlockstep.core.status import Status
 from unlockstep.core.status_of import Tally, status_of
 
@@ -150,9 +152,14 @@ class SyncerCore:
     # --------------------------------------------------------------------------------------------- five verbs
 
     def receive(self, message: SyncerInput, now_ns: int) -> None:
-        """Something was said or has happened."""
+        """Something was said or has happened.
+
+        Raises:
+            RemoteProtocolError: a learner's message does not fit this run; it had no effect.
+        """
+        check_shape(message, self._options.fragments)
         self._reactions[type(message)](message, now_ns)
-        self._tally.watch_downtime(len(self._members.live()), now_ns)
+        self._watch(now_ns)
 
     def next_deadline_ns(self) -> int:
         """When ``on_deadline`` wants to be called if nothing is received before; NEVER_NS if never."""
@@ -167,7 +174,11 @@ class SyncerCore:
         for member in self._members.expired(now_ns):
             self._depart(member, DepartureReason.LEASE_EXPIRED, now_ns)
         self._proceed(now_ns)
-        self._tally.watch_downtime(len(self._members.live()), now_ns)
+        self._watch(now_ns)
+
+    def _watch(self, now_ns: int) -> None:
+        if self._state is not RunState.FINISHED:
+            self._tally.watch_downtime(len(self._members.live()), now_ns)
 
     def take_actions(self) -> list[SyncerAction]:
         """What the host must do now, in order. Taking empties the list."""
@@ -218,10 +229,10 @@ class SyncerCore:
             return
         self._layout = verdict
         member = self._members.get(join.learner)
-        if member is not None and 0 < join.incarnation < member.incarnation:
+        same_process = member is not None and member.owns(join.incarnation)
+        if member is not None and not same_process and 0 < join.incarnation < member.incarnation:
             self._fence(join.learner, join.incarnation, "Join", now_ns)
             return
-        same_process = member is not None and join.incarnation == member.incarnation
         if member is not None and same_process and member.is_present:
             member.move(MemberMove.RESUME)
             member.heard_ns = now_ns
@@ -289,9 +300,9 @@ class SyncerCore:
         if member is None:
             self._fence(progress.learner, progress.incarnation, "Progress", now_ns)
             return
-        if member.state is MemberState.AWAY:  # it spoke on a connection that is being torn down
-            return
         member.heard_ns = now_ns
+        if member.state is MemberState.AWAY or self._state is RunState.FINISHED:
+            return  # it speaks on a connection that is being torn down, or of what is closed
         member.clock = max(member.clock, progress.clock)
         member.c_steps, member.c_tokens = progress.c_steps, progress.c_tokens
         member.last = progress.last
@@ -307,8 +318,10 @@ class SyncerCore:
         elif progress.steps > member.steps:
             member.step_average.add(progress.step_ns)
         member.move(MemberMove.STEP)
-        member.steps, member.loss = progress.steps, progress.loss
         self._ledger.trained(member.learner, member.count_tokens(progress.tokens))
+        if progress.steps <= member.steps:  # the same boundary once more: what it had not said yet
+            return
+        member.steps, member.loss = progress.steps, progress.loss
         self._outbox.log(
             StepReported(
                 now_ns,
@@ -325,11 +338,12 @@ class SyncerCore:
     def _take_adoptions(self, member: Member, progress: Progress, now_ns: int) -> None:
         for lost in progress.undelivered:
             self._rounds.enter_undelivered(member, lost)
+        for fragment, tokens in member.count_overwritten(progress.overwritten):
+            self._ledger.overwritten(member.learner, fragment, tokens)
+            self._outbox.log(TokensOverwritten(now_ns, member.learner, member.incarnation, fragment, tokens))
         for notice in progress.adopted:
             if notice.fetch_ns > 0 and progress.steps > 0:
                 self._rounds.averages.fetch.add(notice.fetch_ns)
-            overwritten = member.count_overwritten(notice.fragment, notice.tokens_overwritten)
-            self._ledger.overwritten(member.learner, notice.fragment, overwritten)
             self._outbox.log(
                 FragmentAdopted(
                     now_ns,
@@ -338,7 +352,6 @@ class SyncerCore:
                     notice.fragment,
                     notice.version,
                     notice.digest,
-                    overwritten,
                 )
             )
 
@@ -346,7 +359,8 @@ class SyncerCore:
         member = self._members.current(leave.learner, leave.incarnation)
         if member is None:
             return
-        self._ledger.left(member.learner, leave.tokens_dropped)
+        if self._state is not RunState.FINISHED:
+            self._ledger.left(member.learner, leave.tokens_dropped)
         self._depart(member, DepartureReason.LEFT, now_ns)
         self._proceed(now_ns)
 
@@ -375,7 +389,7 @@ class SyncerCore:
     def _fence(self, learner: str, incarnation: int, message: str, now_ns: int) -> None:
         """An earlier start of a learner, or one whose lease has ended, is told so whenever it speaks."""
         member = self._members.get(learner)
-        superseded = member is not None and member.incarnation != incarnation
+        superseded = member is not None and not member.owns(incarnation)
         reason = DepartureReason.SUPERSEDED if superseded else DepartureReason.LEASE_EXPIRED
         self._outbox.log(MessageIgnored(now_ns, learner, message, RefusalReason.STALE_INCARNATION))
         self._outbox.send_to(learner, incarnation, Fenced(reason))
@@ -449,6 +463,7 @@ class SyncerCore:
         versions = tuple(notice.version for notice in self.notices)
         self._move(RunMove.END)
         self._rounds.stop()
+        self._tally.stop_watching(now_ns)
         self._outbox.log(RunFinished(now_ns, self._members.clock, versions))
         self._outbox.act(Announce(Stop("the run has finished")))
         self._outbox.act(RunEnded())

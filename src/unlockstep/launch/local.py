@@ -18,12 +18,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from enum import IntEnum
+from enum import Enum, IntEnum
 from pathlib import Path
 from typing import Protocol
 
@@ -33,7 +34,7 @@ from unlockstep import config as configuration
 from unlockstep.config import RunConfig
 from unlockstep.core.errors import UsageError
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
-from unlockstep.core.status import LearnerStatus, Status
+from unlockstep.core.status import Status
 from unlockstep.launch.processes import Exit, Processes, Wakeup, last_lines
 
 SYNCER, EVALUATOR = "syncer", "evaluator"
@@ -51,7 +52,7 @@ ALONE_S_MAX = 5.0
 """For how long a run with no learner left, present or due, may take to turn out to be finished."""
 
 END_S_MAX = 60.0
-"""From the end of the syncer to the end of everybody else: the evaluator writes the final model."""
+"""From the end of the syncer to the end of the evaluator, which writes the final model."""
 
 LEAVE_S_MAX = 1.5
 """Given to learners and evaluator to leave in order ..."""
@@ -67,20 +68,31 @@ LOG_LINES_SHOWN = 8
 _LISTENING = re.compile(r"https?://[\w.:\[\]-]+:\d+")
 
 
-class ExitCode(IntEnum):
-    FINISHED = 0
-    FAILED = 1
+class ChildCode(IntEnum):
+    """What the exit codes of a run's processes mean here."""
+
+    DONE = 0
     USAGE = 2
-    INTERRUPTED = 130
+    ASKED_TO_END = 128 + signal.SIGTERM
+
+
+class Ending(Enum):
+    """How a run has ended."""
+
+    FINISHED = "finished"
+    FAILED = "failed"
+    REFUSED = "refused"
+    """It never began: there is something the user has to mend."""
+    INTERRUPTED = "interrupted"
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How a run has ended."""
+    """The end of a run, and why."""
 
-    code: ExitCode
+    ending: Ending
     sentence: str
-    status: Status | None
-    """The last one seen."""
+    signal: int = 0
+    """What interrupted it."""
 
 
 class Watcher(Protocol):
@@ -126,7 +138,7 @@ class LocalRun:
 
     Args:
         config: of the run.
-        folder: of the run, as ``run_folder`` makes it.
+        folder: of the run, as ``new_run_folder`` makes it.
         read_status: asks a syncer, by its URL, for its status; raises UsageError if nobody answers.
         watcher: who shows it.
         program: the command line of ``unlockstep``, without a subcommand.
@@ -272,10 +284,10 @@ class LocalRun:
     # --------------------------------------------------------------------------------------------- what dies
 
     def _on_syncer_exit(self, exited: Exit) -> Outcome | None:
-        if exited.status == ExitCode.FINISHED:
+        if exited.status == ChildCode.DONE:
             self._syncer_ended_ns = self._now_ns()
             return None
-        if exited.status == ExitCode.USAGE:
+        if exited.status == ChildCode.USAGE:
             return self._refused(exited.name)
         return self._failed(f"the syncer {exited.sentence}", SYNCER)
 
@@ -289,15 +301,16 @@ class LocalRun:
             self._due[name] = self._after_ns(down_s)
             self._watcher.note(f"{name} killed (SIGKILL) at step {clock} by the drill; back in {down_s:g} s", now_ns)
             return None
-        if exited.status == ExitCode.FINISHED:
-            self._model_is_there |= name == EVALUATOR
+        if exited.status in (ChildCode.DONE, ChildCode.ASKED_TO_END):
+            self._model_is_there |= name == EVALUATOR and exited.status == ChildCode.DONE
             if not self._is_ending:
                 self._watcher.note(f"{name} has left", now_ns)
             return None
-        if exited.status == ExitCode.USAGE and not self._has_begun:
+        if exited.status == ChildCode.USAGE and not self._has_begun:
             return self._refused(name)
-        if self._is_ending and name != EVALUATOR:
-            self._watcher.note(f"{name} {exited.sentence} while the run ended", now_ns)
+        if self._is_ending:
+            late = name != EVALUATOR and exited.status == ChildCode.USAGE
+            self._watcher.note(f"{name} came too late" if late else f"{name} {exited.sentence} while the run ended", now_ns)
             return None
         self._restart(exited, now_ns)
         return None
@@ -309,7 +322,7 @@ class LocalRun:
     def _restart(self, exited: Exit, now_ns: int) -> None:
         name = exited.name
         count = self._restarts.get(name, 0)
-        if exited.status == ExitCode.USAGE or count >= self._config.local.restarts_max:
+        if exited.status == ChildCode.USAGE or count >= self._config.local.restarts_max:
             reason = " ".join(last_lines(self._processes.log(name), 1))
             self._watcher.note(f"{name} {exited.sentence} and is not started again: {reason}", now_ns)
             return
@@ -332,29 +345,29 @@ class LocalRun:
         return None
 
     def _check_ended(self, ended_ns: int) -> Outcome | None:
-        """The syncer is gone in order: the run is over as soon as everybody else is."""
+        """The syncer is gone in order: the run is over as soon as the evaluator is through with the final model."""
         waited = self._now_ns() - ended_ns > END_S_MAX * NANOSECONDS_PER_SECOND
-        if self._processes.running and not waited:
+        if EVALUATOR in self._processes.running and not waited:
             return None
         if self._config.local.evaluator and not self._model_is_there:
             return self._failed("the final model was not written", EVALUATOR)
-        return Outcome(ExitCode.FINISHED, "the run has finished", self._status)
+        return Outcome(Ending.FINISHED, "the run has finished")
 
     def _interrupted(self) -> Outcome:
-        name = self._wakeup.stop_signals[0].name
-        return Outcome(ExitCode.INTERRUPTED, f"the run was interrupted ({name})", self._status)
+        first = self._wakeup.stop_signals[0]
+        return Outcome(Ending.INTERRUPTED, f"the run was interrupted ({first.name})", first)
 
     def _refused(self, name: str) -> Outcome:
         """The user's to mend: what the process said last is the sentence."""
         said = last_lines(self._processes.log(name), 1)
         sentence = said[0] if said else f"{name} exited with code 2; see {self._processes.log(name)}"
-        return Outcome(ExitCode.USAGE, sentence.removeprefix("error: "), self._status)
+        return Outcome(Ending.REFUSED, sentence.removeprefix("error: "))
 
     def _failed(self, sentence: str, culprit: str) -> Outcome:
         log = self._processes.log(culprit)
         said = "".join(f"\n    {line}" for line in last_lines(log, LOG_LINES_SHOWN))
         ends = f"; {log} ends:{said}" if said else f"; {log} is empty"
-        return Outcome(ExitCode.FAILED, sentence + ends, self._status)
+        return Outcome(Ending.FAILED, sentence + ends)
 
     def _after_ns(self, seconds: float) -> int:
         return self._now_ns() + int(seconds * NANOSECONDS_PER_SECOND)
@@ -368,19 +381,13 @@ def progress(status: Status) -> float:
 
 
 @contextmanager
-def run_folder(config: RunConfig, out: Path | None) -> Iterator[Path]:
-    """A folder for the run, with ``config.toml`` in it.
-
-    Args:
-        config: of the run.
-        out: the folder; None takes the first free one of ``runs/NAME-1``, ``runs/NAME-2`` ...
-
-    If the block raises UsageError, the folder is removed with everything in it, provided that it was made here.
+def new_run_folder(config: RunConfig, folder: Path) -> Iterator[None]:
+    """A folder for the run, with ``config.toml`` in it. If UsageError ends the block, all of it is removed again.
 
     Raises:
         UsageError: the folder is not empty or cannot be written.
     """
-    folder, made = _make(out) if out is not None else _number(Path("runs"), config.run.name)
+    made = _make(folder)
     try:
         try:
             (folder / "config.toml").write_text(configuration.dumps(config), encoding="utf-8")
@@ -388,35 +395,28 @@ def run_folder(config: RunConfig, out: Path | None) -> Iterator[Path]:
             raise UsageError(
                 f"run folder {folder} cannot be written ({error.strerror}); choose another one with --out"
             ) from None
-        yield folder
+        yield
     except UsageError:
         _remove(folder, made)
         raise
 
 
-def _make(folder: Path) -> tuple[Path, list[Path]]:
-    """The folder, and what of its path had to be made, outermost first."""
+def _make(folder: Path) -> list[Path]:
+    """Make the folder; returns what of its path was not there, outermost first."""
     try:
         if folder.is_dir() and any(folder.iterdir()):
             raise UsageError(f"run folder {folder} is not empty; choose another one with --out, or remove it")
-        made = [path for path in (*reversed(folder.parents), folder) if not path.exists()]
+        missing = [path for path in (*reversed(folder.parents), folder) if not path.exists()]
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(
             f"run folder {folder} cannot be made ({error.strerror}); choose another one with --out"
         ) from None
-    return folder, made
-
-
-def _number(parent: Path, name: str) -> tuple[Path, list[Path]]:
-    number = 1
-    while (parent / f"{name}-{number}").exists():
-        number += 1
-    return _make(parent / f"{name}-{number}")
+    return missing
 
 
 def _remove(folder: Path, made: list[Path]) -> None:
-    """Undo: the contents of the folder (there were none before), then what was made of its path."""
+    """What is in the folder now (it was empty before), then what was made of its path."""
     for path in folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)

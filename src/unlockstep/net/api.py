@@ -22,11 +22,11 @@ from __future__ import annotations
 import base64
 import binascii
 from typing import Annotated
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from unlockstep.core.errors import RemoteProtocolError
+from unlockstep.core.errors import RemoteProtocolError, UsageError
 from unlockstep.core.ids import LEARNER_NAME_LENGTH_MAX
 
 CONTENT_DIGEST = "Content-Digest"
@@ -98,6 +98,19 @@ class CountsQuery(msgspec.Struct, frozen=True):
     c_steps: Count
     c_tokens: Count
     tokens: Count
+
+
+def base_url(url: str) -> str:
+    """A syncer's address as scheme, host and port; ``host:port`` will do. Raises UsageError if it is no address."""
+    text = url if "//" in url else f"http://{url}"
+    try:
+        parts = urlsplit(text)
+        complete = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        complete = False
+    if not complete:
+        raise UsageError(f"the syncer's address is {url!r}; write http://host:port")
+    return f"{parts.scheme}://{parts.netloc}"
 
 
 def status_path(run: str) -> str:

@@ -31,11 +31,16 @@ async def read_body(stream: aiohttp.StreamReader, size: int) -> memoryview:
     """Exactly ``size`` bytes, read into one buffer of that size.
 
     Raises:
-        RemoteProtocolError: the stream ends early or goes on. aiohttp's own errors pass through.
+        RemoteProtocolError: the stream ends early or goes on.
+        TimeoutError: nothing comes for ``REPLY_S_MAX``. aiohttp's own errors pass through.
     """
     body = np.empty(size, np.uint8).data
     filled = 0
-    while piece := await stream.readany():
+    while True:
+        async with asyncio.timeout(REPLY_S_MAX):
+            piece = await stream.readany()
+        if not piece:
+            break
         if filled + len(piece) > size:
             raise RemoteProtocolError(f"the body is longer than the {size} bytes expected")
         body[filled : filled + len(piece)] = piece

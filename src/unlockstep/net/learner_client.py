@@ -39,6 +39,7 @@ from unlockstep.core.messages import (
     Disconnected,
     Fetched,
     FetchFailed,
+    JoinRefused,
     LearnerInput,
     LearnerMessage,
     SeedStored,
@@ -105,7 +106,7 @@ class LearnerClient:
         codec: CodecSection,
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self._url = url
+        self._url = api.base_url(url)
         self._run = run
         self._layout = layout
         self._codec = codec
@@ -117,7 +118,7 @@ class LearnerClient:
         self._thread = threading.Thread(target=self._run_thread, name="unlockstep-link", daemon=True)
         self._workers = ThreadPoolExecutor(WORKERS, "unlockstep-bulk")
         self._receiver: Receiver
-        self._failure: BaseException | None = None
+        self._failure: Exception | None = None
         self._payloads = itertools.count()
         self._arrived: dict[int, Float32] = {}
         self._closing = asyncio.Event()
@@ -187,10 +188,10 @@ class LearnerClient:
             with self._runner:
                 self._runner.run(self._main())
         except Exception as error:
-            _log.exception("the link to the syncer has failed; this is a bug")
-            self._failure = error
+            self._failure = error.exceptions[0] if isinstance(error, ExceptionGroup) else error
+            _log.error("the link to the syncer has failed, which is a bug", exc_info=self._failure)
             with suppress(Exception):
-                self._receiver.deliver(Stop(f"the link to the syncer has failed: {error}"))
+                self._receiver.deliver(Stop(f"the link to the syncer has failed: {self._failure}"))
 
     async def _main(self) -> None:
         async with client_session(self._url) as self._session, asyncio.TaskGroup() as self._tasks:
@@ -205,6 +206,8 @@ class LearnerClient:
                 task.cancel()
 
     async def _flush(self) -> None:
+        if self._socket is None:
+            return
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_S_MAX):
                 if self._transfers:
@@ -238,7 +241,8 @@ class LearnerClient:
                     timeout=aiohttp.ClientWSTimeout(ws_close=api.CLOSE_S_MAX),
                     max_msg_size=MESSAGE_BYTES_MAX,
                 ) as socket:
-                    await self._converse(socket)
+                    if await self._converse(socket):
+                        return
                 _log.warning("the connection to the syncer has ended (code %s); connecting again", socket.close_code)
             except (*NETWORK_ERRORS, RemoteProtocolError) as error:
                 _log.warning("no connection to the syncer: %s; trying again", error)
@@ -247,7 +251,9 @@ class LearnerClient:
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, BACKOFF_S_MAX)
 
-    async def _converse(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+    async def _converse(self, socket: aiohttp.ClientWebSocketResponse) -> bool:
+        """Until the connection ends; True if the syncer has said that there is nothing to come back for."""
+        last_word = False
         self._socket = socket
         writing = asyncio.create_task(self._write(socket))
         try:
@@ -255,7 +261,10 @@ class LearnerClient:
             async for frame in socket:
                 if frame.type is not aiohttp.WSMsgType.BINARY:
                     raise RemoteProtocolError("the syncer sent something else than a binary frame")
-                self._deliver(decode_syncer_message(frame.data))
+                message = decode_syncer_message(frame.data)
+                last_word = isinstance(message, Stop | JoinRefused)
+                self._deliver(message)
+            return last_word
         finally:
             self._socket = None
             writing.cancel()

@@ -5,13 +5,13 @@ Decides how a syncer is found and what is said if there is none. Does not decide
 
 from __future__ import annotations
 
+import http.client
 import urllib.error
-import urllib.parse
 import urllib.request
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Self
+from typing import Self, TypeVar
 
 import aiohttp
 import msgspec
@@ -34,6 +34,8 @@ from unlockstep.net.courier import NETWORK_ERRORS, VersionReader, client_session
 
 REPLY_BYTES_MAX = 64 * 1024 * 1024
 """Largest status or configuration to read."""
+
+Parsed = TypeVar("Parsed")
 
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -73,7 +75,7 @@ class Observer:
 
     def __init__(self, url: str, run: str, name: str, layout: Layout, codec: Codec) -> None:
         self.name = name
-        self._url = _base(url)
+        self._url = api.base_url(url)
         self._run = run
         self._layout = layout
         self._codec = codec
@@ -124,21 +126,8 @@ class Observer:
             return
 
 
-def _base(url: str) -> str:
-    """``url`` as scheme, host and port. Raises UsageError if it is no such thing."""
-    text = url if "//" in url else f"http://{url}"
-    try:
-        parts = urllib.parse.urlsplit(text)
-        complete = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        complete = False
-    if not complete:
-        raise UsageError(f"the syncer's address is {url!r}; write http://host:port")
-    return f"{parts.scheme}://{parts.netloc}"
-
-
 def _read(url: str, path: str) -> bytes:
-    base = _base(url)
+    base = api.base_url(url)
     try:
         with _opener.open(base + path, timeout=api.CONNECT_S_MAX) as response:
             body: bytes = response.read(REPLY_BYTES_MAX)
@@ -146,7 +135,7 @@ def _read(url: str, path: str) -> bytes:
     except urllib.error.HTTPError as error:
         with error:
             raise UsageError(_sentence(error.read(REPLY_BYTES_MAX), base)) from None
-    except (OSError, ValueError) as error:  # URLError is an OSError; ValueError: what answers does not speak HTTP.
+    except (OSError, http.client.HTTPException) as error:  # URLError is an OSError.
         reason = getattr(error, "reason", error)
         raise UsageError(
             f"no syncer answers at {base} ({reason}); check the address and that the syncer is running"
@@ -161,7 +150,7 @@ def _sentence(body: bytes, base: str) -> str:
         return f"what answers at {base} is not an unlockstep syncer; check the address"
 
 
-def _parse(body: bytes, kind: Any, url: str) -> Any:
+def _parse(body: bytes, kind: type[Parsed], url: str) -> Parsed:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.DecodeError:

@@ -74,6 +74,8 @@ async def _sentences(request: web.Request, handler: Handler) -> web.StreamRespon
         return _json({"error": f"{request.method} {request.path}: {refusal.reason}"}, refusal.status)
     except RemoteProtocolError as error:
         return _json({"error": str(error)}, 400)
+    except TimeoutError:
+        return _json({"error": "the body stopped coming"}, 408)
     except (aiohttp.ClientError, ConnectionError, aiohttp.http_exceptions.HttpProcessingError) as error:
         return _json({"error": f"the body could not be read: {error}"}, 400)
     except Exception:
@@ -181,19 +183,21 @@ class _Resources:
         if int(request.match_info["version"]) != 0:
             raise Refusal(405, "only version 0 is uploaded, all others are computed here")
         digest = _require_digest(request)
-        stored = storehouse.body(fragment, 0)
-        if stored is not None and stored[1] == digest:
+        if storehouse.newest_version(fragment) is not None:
+            stored = storehouse.body(fragment, 0)
+            if stored is None or stored[1] != digest:
+                raise Refusal(409, f"fragment {fragment} has its version 0 already")
             return _json({"outcome": "received"})
         if not service.is_seeder(sender.learner, sender.incarnation):
             raise Refusal(409, f"{sender.learner}.{sender.incarnation} was not asked for version 0 of this run")
         body = await self._read(request, sender.learner, storehouse.seed_size(fragment))
         values = await service.in_worker(storehouse.check_seed, fragment, body, digest)
+        try:
+            notice = await service.in_worker(storehouse.seed, fragment, values)
+        except LocalProtocolError as error:  # The same body came twice at once.
+            raise Refusal(409, str(error)) from None
         if not service.is_seeder(sender.learner, sender.incarnation):
             raise Refusal(409, f"{sender.learner}.{sender.incarnation} is no longer asked for version 0")
-        try:
-            notice = storehouse.seed(fragment, values)
-        except LocalProtocolError as error:
-            raise Refusal(409, str(error)) from None
         service.receive(SeedArrived(sender.learner, sender.incarnation, fragment, notice.digest))
         return _json({"outcome": "received"}, 201)
 

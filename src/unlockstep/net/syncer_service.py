@@ -97,7 +97,7 @@ class SyncerService:
         self._started_ns = clock()
         self._learners: dict[tuple[str, int], Connection] = {}
         self._observers: set[Connection] = set()
-        self._incarnations: dict[str, int] = {}
+        self._known: set[str] = set()
         self._seeder: tuple[str, int] | None = None
         self._joining: Connection | None = None
         self._uploading: Counter[str] = Counter()
@@ -218,8 +218,8 @@ class SyncerService:
 
     def _follow(self) -> None:
         """Take everything the core wants done, log what it says, and arm the timer anew."""
-        if self.storehouse is None and self._core.layout is not None:
-            self.storehouse = Storehouse(self._core.layout, self.config, self._lent)
+        if self.storehouse is None:
+            self._build_storehouse()
         self._run_log.write(self._core.take_events())
         self._run_log.flush()
         for action in self._core.take_actions():
@@ -267,6 +267,10 @@ class SyncerService:
         self._failure = error
         self.over.set()
 
+    def _build_storehouse(self) -> None:
+        if self._core.layout is not None:
+            self.storehouse = Storehouse(self._core.layout, self.config, self._lent)
+
     def _storehouse(self) -> Storehouse:
         assert self.storehouse is not None, "the core speaks of arrays before any learner has brought a layout"
         return self.storehouse
@@ -288,11 +292,13 @@ class SyncerService:
     def _admit(self, learner: str, welcome: Welcome) -> None:
         """From here on this incarnation is reached by the connection that has just asked to join."""
         joining = self._joining
-        if welcome.seed:
+        if welcome.seed and self._seeder != (learner, welcome.incarnation):
+            if self._seeder is not None:  # What an earlier one has brought is not mixed with what this one brings.
+                self._build_storehouse()
             self._seeder = learner, welcome.incarnation
         if joining is None or joining.name != learner:  # It is welcomed once more, as the new seeder.
             return
-        self._incarnations[learner] = welcome.incarnation
+        self._known.add(learner)
         replaced = self._learners.get((learner, welcome.incarnation))
         if replaced is not None:
             replaced.close("this learner has connected anew")
@@ -356,7 +362,7 @@ class SyncerService:
 
     def knows(self, learner: str) -> bool:
         """Whether a learner of this name has ever joined."""
-        return learner in self._incarnations
+        return learner in self._known
 
     @contextmanager
     def upload_place(self, learner: str) -> Iterator[bool]:

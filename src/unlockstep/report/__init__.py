@@ -1,0 +1,1 @@
+"""What a run log says, in numbers: ``accounting`` computes them, ``summary`` shows them. Decides nothing itself."""

@@ -97,6 +97,7 @@ class Ring:
         self._costs = costs or Costs()
         self._executor = executor
         self._storehouse: Storehouse | None = None
+        self._seeder: tuple[str, int] | None = None
         self._places: dict[str, _Place] = {}
         self._armed_ns = NEVER_NS
 
@@ -193,6 +194,9 @@ class Ring:
                 place = self._places.get(learner)
                 if place is not None and isinstance(message, Welcome | JoinRefused):
                     place.incarnation = incarnation
+                if isinstance(message, Welcome) and message.seed:
+                    self._seeder = learner, incarnation
+                    self._storehouse = Storehouse(self.storehouse.layout, self.config, self._executor)
                 if place is not None and place.incarnation == incarnation:
                     self._send(place, message)
             case Announce(message):
@@ -314,6 +318,8 @@ class _Link:
         ring = self._ring
 
         def finish() -> None:
+            if ring._seeder != (learner, incarnation) or not self.place.up:
+                return
             notice = ring.storehouse.seed(fragment, values)
             ring.tell(SeedArrived(learner, incarnation, fragment, notice.digest))
             ring._deliver(self.place, SeedStored(fragment))

@@ -1,0 +1,37 @@
+"""Every learner dies every 200 steps and is away for 40: does the model notice?
+
+Eight learners of 0.25 M parameters share 600,000 tokens. A process that returns starts from the syncer's parameters and
+nothing else: its AdamW begins anew, and what it had not handed over when it died is lost.
+
+    python experiments/failures.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sheet import conduct
+from trial import Failures, Trial
+
+SETTINGS = (
+    "model.spec=trial:llama_quarter",
+    "data.sequence_length=64",
+    "inner.batch_size=4",
+    "inner.learning_rate=6e-3",
+    "local.learners=8",
+    "protocol.fragments=12",
+    "protocol.interval_steps=24",
+)
+
+
+def trials(quick: bool) -> Sequence[Trial]:
+    tokens = 20_000 if quick else 600_000
+    failures = Failures(every_steps=5, down_steps=2) if quick else Failures(every_steps=200, down_steps=40)
+    return [
+        Trial("without failures", SETTINGS, tokens),
+        Trial("with failures", SETTINGS, tokens, failures=failures),
+    ]
+
+
+if __name__ == "__main__":
+    conduct("failures", __doc__, trials)

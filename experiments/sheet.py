@@ -1,0 +1,120 @@
+"""What the experiments have in common outside the trials: options, progress, the table, and the file of results.
+
+Decides how results are shown and kept. A result file holds everything needed to repeat it: the settings and the seed of
+every trial, the commit, the versions and the command. It is written after every trial, so that Ctrl-C loses one at most.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import torch
+
+from trial import Score, Trial, run
+
+FOLDER = Path(__file__).parent
+SHOW_INTERVAL_S = 1.0
+
+
+class Sheet(msgspec.Struct, frozen=True):
+    """A result file."""
+
+    command: str
+    commit: str
+    python: str
+    torch: str
+    scores: tuple[Score, ...]
+
+
+def conduct(experiment: str, about: str | None, trials: Callable[[bool], Sequence[Trial]]) -> None:
+    """Parse the command line, carry out the trials one after the other, print their table, keep the results.
+
+    Args:
+        experiment: name of the result file.
+        about: what ``--help`` says: the docstring of the experiment.
+        trials: what to try; True asks for a version that takes seconds and shows only that everything works.
+    """
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a few steps of each trial; keeps no results")
+    parser.add_argument("--seed", type=int, nargs="+", default=[0], help="seeds of parameters and data (default: 0)")
+    parser.add_argument("--only", metavar="TEXT", default="", help="only the trials whose name contains this")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON instead of a table")
+    arguments = parser.parse_args()
+    chosen = [trial for trial in trials(arguments.quick) if arguments.only in trial.name]
+    file = None if arguments.quick or arguments.only else FOLDER / "results" / f"{experiment}.json"
+    torch.set_num_threads(1)
+    scores: list[Score] = []
+    try:
+        for seed in arguments.seed:
+            for trial in chosen:
+                place = f"{len(scores) + 1}/{len(chosen) * len(arguments.seed)} {trial.name}, seed {seed}"
+                scores.append(run(trial, seed, _Progress(place, trial.tokens)))
+                if file is not None:
+                    _write(file, experiment, scores)
+    except KeyboardInterrupt:
+        print("\nstopped; what is finished is kept", file=sys.stderr)
+    if arguments.json:
+        print(msgspec.json.encode(scores).decode())
+    else:
+        print(table(scores))
+
+
+def table(scores: Sequence[Score]) -> str:
+    """One line per score, as Markdown."""
+    head = "| trial | seed | tokens | steps | nats/byte | against the first | participants | staleness | seconds |"
+    lines = [head, "|---|---|---|---|---|---|---|---|---|"]
+    for score in scores:
+        first = next(other for other in scores if other.seed == score.seed)
+        against = f"{100 * (score.loss / first.loss - 1):+.1f} %"
+        ring = score.ring
+        went = "| |" if ring is None else f"{ring.participants:.2f} of {ring.live:.2f} | {ring.staleness:.2f} |"
+        lines.append(
+            f"| {score.trial.name} | {score.seed} | {score.tokens:,} | {score.steps} | {score.loss:.3f} | {against} | "
+            f"{went} {score.seconds:.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def _write(file: Path, experiment: str, scores: Sequence[Score]) -> None:
+    sheet = Sheet(
+        command=" ".join(["python", f"experiments/{experiment}.py", *sys.argv[1:]]),
+        commit=_commit(),
+        python=platform.python_version(),
+        torch=torch.__version__,
+        scores=tuple(scores),
+    )
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(msgspec.json.format(msgspec.json.encode(sheet), indent=1) + b"\n")
+
+
+def _commit() -> str:
+    """The commit the results belong to, with a mark if the tree has changed since."""
+    describe = ["git", "-C", str(FOLDER), "describe", "--always", "--dirty", "--abbrev=12"]
+    found = subprocess.run(describe, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or "unknown"
+
+
+class _Progress:
+    """One line on standard error, rewritten while a trial runs."""
+
+    def __init__(self, place: str, tokens: int) -> None:
+        self._place, self._tokens = place, tokens
+        self._started_s = time.monotonic()
+        self._shown_s = 0.0
+
+    def __call__(self, tokens: int, loss: float | None) -> None:
+        now_s = time.monotonic()
+        if now_s - self._shown_s < SHOW_INTERVAL_S and tokens < self._tokens:
+            return
+        self._shown_s = now_s
+        left_s = (now_s - self._started_s) * max(0, self._tokens - tokens) / max(1, tokens)
+        so_far = "" if loss is None else f", {loss:.3f} nats/byte"
+        line = f"{self._place}: {tokens / self._tokens:4.0%}, {left_s:.0f} s left{so_far}"
+        print(f"\r{line:<100}", end="\n" if tokens >= self._tokens else "", file=sys.stderr, flush=True)

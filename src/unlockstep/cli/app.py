@@ -1,0 +1,83 @@
+"""Which commands there are, and what becomes of their errors.
+
+Decides names and order of the commands, and that an error the user can mend is one sentence without a traceback. What a
+command does is in the module of its name; exit codes are in ``exits``.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+
+import typer
+
+from unlockstep.cli import exits
+from unlockstep.cli.evaluator import evaluator
+from unlockstep.cli.learner import learner
+from unlockstep.cli.status import status
+from unlockstep.cli.syncer import syncer
+from unlockstep.core.errors import LocalProtocolError, UnlockstepError, UsageError
+
+BadArguments = typer.BadParameter.__mro__[2]
+"""Base of what typer raises for a command line it cannot read; the one class of its it does not export."""
+
+app = typer.Typer(
+    name="unlockstep",
+    help="Train one model on many independent groups of machines that never wait for each other.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+@app.callback(invoke_without_command=True)
+def _top(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+    if version:
+        from unlockstep import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit()
+
+
+def _register() -> None:
+    from unlockstep.cli.train import train
+
+    for command in (train, syncer, learner, evaluator, status):
+        app.command(command.__name__)(command)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        arguments: of the command line, without the program's name; None takes the process's own.
+
+    Returns:
+        The exit code.
+    """
+    _register()
+    try:
+        code = app(arguments, standalone_mode=False)
+        return code if isinstance(code, int) else exits.DONE
+    except BadArguments as error:
+        error.show()
+        return exits.USAGE
+    except UsageError as error:
+        return _say(error, exits.USAGE)
+    except LocalProtocolError:
+        traceback.print_exc()
+        return exits.BUG
+    except UnlockstepError as error:
+        return _say(error, exits.FAILED)
+    except (KeyboardInterrupt, typer.Abort):
+        return exits.INTERRUPTED
+    except Exception:
+        traceback.print_exc()
+        return exits.BUG
+
+
+def _say(error: Exception, code: int) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return code

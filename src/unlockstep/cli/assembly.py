@@ -1,0 +1,94 @@
+"""From a configuration to what trains and what validates: text, model, backend.
+
+Decides which section feeds which part. ``learner`` and ``evaluator`` build from here, so that both see one model and one
+split of the text. Needs torch.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from torch import nn
+
+    from unlockstep.config import RunConfig
+    from unlockstep.learners.torch_backend import TorchBackend
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """The tokens of a run, split."""
+
+    training: npt.NDArray[Any]
+    validation: npt.NDArray[Any]
+    vocabulary_size: int
+    bytes_per_token: float
+
+
+@contextmanager
+def loading(config: RunConfig) -> Iterator[None]:
+    """To be entered before torch is loaded: with as many threads as the run allows, and without garbage collection.
+
+    torch makes its thread pools when it is loaded, by default one thread for every core. Loading it and transformers
+    creates a million objects that stay: not looking through them again and again saves a quarter of the time, now and,
+    since they are set aside for good, a pause in the middle of training.
+    """
+    if config.inner.threads:
+        os.environ["OMP_NUM_THREADS"] = str(config.inner.threads)
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def load_text(config: RunConfig) -> Text:
+    """Read, tokenize and split the corpus. Raises UsageError as ``data`` does."""
+    from unlockstep.data import load_corpus, split_corpus
+
+    data = config.data
+    corpus = load_corpus(data.source, data.tokenizer, data.text_field)
+    training, validation = split_corpus(corpus, data.sequence_length, data.validation_share)
+    return Text(training, validation, corpus.vocabulary_size, corpus.bytes_per_token)
+
+
+def new_model(config: RunConfig, text: Text) -> nn.Module:
+    """The model, with the parameters that the run's seed gives it. Raises UsageError as ``models`` does."""
+    from unlockstep.models import build_model
+
+    return build_model(config.model.spec, text.vocabulary_size, config.run.seed)
+
+
+def new_backend(config: RunConfig, shard: int, shard_count: int) -> TorchBackend:
+    """What one learner trains: the run's model, an AdamW and its share of the training text.
+
+    Args:
+        shard: which share, from 0.
+        shard_count: how many there are; a learner beyond them shares with another, in another order.
+    """
+    import torch
+
+    from unlockstep.data import TokenStream
+    from unlockstep.learners.torch_backend import TorchBackend
+    from unlockstep.models import causal_loss
+
+    text = load_text(config)
+    stream = TokenStream(
+        text.training,
+        config.data.sequence_length,
+        config.inner.batch_size,
+        seed=config.run.seed,
+        shard=shard,
+        shard_count=shard_count,
+    )
+    model = new_model(config, text)
+    # For dropout: every learner draws masks of its own.
+    torch.manual_seed(config.run.seed + 1 + shard)
+    return TorchBackend(model, causal_loss, stream, config.inner, config.run.steps)

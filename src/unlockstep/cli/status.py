@@ -1,0 +1,25 @@
+"""``unlockstep status``: one look at a running syncer."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def status(
+    url: Annotated[str, typer.Argument(help="Address of the syncer, http://host:port.")],
+    run: Annotated[str | None, typer.Option(help="Name of the run, if the syncer has several.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the state as one JSON object.")] = False,
+) -> None:
+    """Show the state of a run, and why."""
+    from unlockstep.cli.output import print_json, status_view
+    from unlockstep.net.observer_client import read_status
+
+    state = read_status(url, run)
+    if as_json:
+        print_json(state)
+        return
+    from rich.console import Console
+
+    Console().print(status_view(state))

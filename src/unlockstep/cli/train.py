@@ -1,0 +1,141 @@
+"""``unlockstep train``: a whole run on this machine, watched from the first step to the summary.
+
+Decides how flags become a configuration, what is printed where, and the exit code. What happens in between is
+``launch.local``; what it looks like is ``view``; what it amounted to is ``report``.
+
+Precedence, the later wins: defaults, ``--config``, flags, ``--set``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from unlockstep.config import RunConfig
+    from unlockstep.launch.local import Outcome
+    from unlockstep.report.summary import Summary
+
+SUMMARY_FILE = "summary.json"
+LOG_FOLDER = "logs"
+
+
+def train(
+    learners: Annotated[int | None, typer.Option(help="Processes that train (local.learners).")] = None,
+    steps: Annotated[int | None, typer.Option(help="Length of the run in inner steps (run.steps).")] = None,
+    tokens: Annotated[
+        int | None, typer.Option(help="Length in tokens of all learners (run.tokens); sets run.steps to match.")
+    ] = None,
+    quorum: Annotated[int | None, typer.Option(help="Learners a round needs (protocol.quorum).")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of parameters and data (run.seed).")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="A preset, a transformers config.json, or package.module:factory (model.spec).")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="stdlib, a folder, a text file or a .jsonl file (data.source).")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; default runs/NAME-DATE-TIME.")] = None,
+    config_file: Annotated[Path | None, typer.Option("--config", help="Configuration to start from (TOML).")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="Replace any setting.")
+    ] = None,
+    kill: Annotated[bool, typer.Option("--kill/--no-kill", help="Kill one learner on the way and bring it back.")] = True,
+    plain: Annotated[bool, typer.Option(help="Lines instead of the live view, also on a terminal.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON, everything else on stderr.")] = False,
+) -> int:
+    """Train a model on this machine: one syncer, several learners that never wait for each other, one of them killed."""
+    from rich.console import Console
+
+    from unlockstep import config as run_config
+    from unlockstep.cli import exits
+    from unlockstep.cli.run_folder import default_run_folder
+    from unlockstep.core.errors import UsageError
+    from unlockstep.launch.local import Ending, new_run_folder
+
+    flags = _flags({"local.learners": learners, "run.steps": steps, "run.tokens": tokens, "run.seed": seed,
+                    "protocol.quorum": quorum, "model.spec": model, "data.source": data})  # fmt: skip
+    flags += [] if kill else ["local.kill_share=0"]
+    config = run_config.load(config_file) if config_file is not None else run_config.RunConfig()
+    if tokens is not None and steps is None:
+        flags.append(f"run.steps={_steps_for(tokens, run_config.apply(config, [*flags, *(overrides or ())]))}")
+    config = run_config.apply(config, [*flags, *(overrides or ())])
+
+    folder = out if out is not None else default_run_folder(config.run.name)
+    console = Console(stderr=as_json, soft_wrap=plain)
+    with new_run_folder(config, folder):
+        outcome = _run(config, folder, console, plain)
+        if outcome.ending is Ending.REFUSED:
+            raise UsageError(outcome.sentence)
+    summary = _summarise(config, folder, outcome)
+    _print(summary, console, as_json)
+    if outcome.ending is Ending.FAILED:
+        raise exits.RunFailed(outcome.sentence)
+    return exits.SIGNALLED + outcome.signal if outcome.ending is Ending.INTERRUPTED else exits.DONE
+
+
+def _flags(settings: dict[str, str | int | None]) -> list[str]:
+    """Overrides for the flags that were given. A JSON string is a TOML string."""
+    return [f"{setting}={json.dumps(value)}" for setting, value in settings.items() if value is not None]
+
+
+def _steps_for(tokens: int, config: RunConfig) -> int:
+    """Inner steps in which all learners together train so many tokens, so that the schedule ends where the run does."""
+    per_sequence, inner = config.data.sequence_length, config.inner
+    per_step = config.local.learners * inner.batch_size * inner.accumulation * per_sequence
+    return max(1, math.ceil(tokens / per_step))
+
+
+def _run(config: RunConfig, folder: Path, console: Console, plain: bool) -> Outcome:
+    from unlockstep.cli.view import LiveView, PlainView
+    from unlockstep.launch.local import LocalRun
+    from unlockstep.net.observer_client import read_status
+
+    view = LiveView if console.is_terminal and not plain else PlainView
+    with view(console, config.local.learners, f"{config.model.spec} on {config.data.source}") as watcher:
+        return LocalRun(config, folder, read_status=read_status, watcher=watcher).run()
+
+
+def _summarise(config: RunConfig, folder: Path, outcome: Outcome) -> Summary | None:
+    """The summary, also written into the run folder; None if the run did not get as far as a run log."""
+    import msgspec
+
+    from unlockstep import runlog
+    from unlockstep.cli.run_folder import CONFIG_FILE, MODEL_FOLDER, RUN_LOG_FILE
+    from unlockstep.core.errors import UsageError
+    from unlockstep.report.accounting import account
+    from unlockstep.report.summary import Files, Summary
+
+    try:
+        header, events = runlog.read(folder / RUN_LOG_FILE)
+        accounting = account(events, config.protocol.fragments)
+    except UsageError:
+        return None
+    model = folder / MODEL_FOLDER
+    files = Files(
+        config=str(folder / CONFIG_FILE),
+        run_log=str(folder / RUN_LOG_FILE),
+        model=str(model) if model.is_dir() else None,
+        logs=str(folder / LOG_FOLDER),
+        summary=str(folder / SUMMARY_FILE),
+    )
+    summary = Summary(header.run, outcome.ending.value, outcome.sentence, accounting, files)
+    (folder / SUMMARY_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(summary)) + b"\n")
+    return summary
+
+
+def _print(summary: Summary | None, console: Console, as_json: bool) -> None:
+    from unlockstep.cli.output import print_json
+    from unlockstep.report.summary import table
+
+    if summary is None:
+        return
+    if as_json:
+        print_json(summary)
+    else:
+        console.print(table(summary))

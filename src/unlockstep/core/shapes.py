@@ -1,0 +1,55 @@
+"""What a decoded message must look like before it has any effect: as many counts as fragments, fragments that exist,
+counts that can be added up.
+
+Decides shapes and ranges. Whether a message is true, or comes at the right time, is for whoever reacts to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from unlockstep.core.errors import RemoteProtocolError
+from unlockstep.core.messages import Evaluation, LearnerMessage, Leave, Progress, SyncerInput
+
+COUNT_MAX = 2**53
+"""Sums of these fit 64 bits, and every reader of JSON sees them exactly."""
+
+
+def check_shape(message: SyncerInput, fragment_count: int) -> None:
+    """Raises RemoteProtocolError if what a learner or evaluator says does not fit a run with this many fragments."""
+    match message:
+        case Progress():
+            _per_fragment(message, "c_steps", message.c_steps, fragment_count)
+            _per_fragment(message, "c_tokens", message.c_tokens, fragment_count)
+            _per_fragment(message, "overwritten", message.overwritten, fragment_count)
+            _counts(message, (message.clock, message.steps, message.tokens, message.step_ns))
+            for notice in message.adopted:
+                _fragment(message, notice.fragment, fragment_count)
+                _counts(message, (notice.version, notice.fetch_ns))
+            for lost in message.undelivered:
+                _fragment(message, lost.fragment, fragment_count)
+                _counts(message, (lost.round, lost.c_tokens))
+        case Leave():
+            _per_fragment(message, "tokens_dropped", message.tokens_dropped, fragment_count)
+        case Evaluation():
+            _per_fragment(message, "versions", message.versions, fragment_count)
+            _counts(message, (message.clock,))
+
+
+def _per_fragment(message: LearnerMessage, name: str, counts: tuple[int, ...], fragment_count: int) -> None:
+    if len(counts) != fragment_count:
+        raise RemoteProtocolError(
+            f"{type(message).__name__}.{name} has {len(counts)} entries for {fragment_count} fragments"
+        )
+    _counts(message, counts)
+
+
+def _fragment(message: LearnerMessage, fragment: int, fragment_count: int) -> None:
+    if not 0 <= fragment < fragment_count:
+        raise RemoteProtocolError(f"{type(message).__name__} speaks of fragment {fragment} of {fragment_count}")
+
+
+def _counts(message: LearnerMessage, counts: Iterable[int]) -> None:
+    for count in counts:
+        if not 0 <= count <= COUNT_MAX:
+            raise RemoteProtocolError(f"{type(message).__name__} counts {count}, which is not from 0 to 2**53")

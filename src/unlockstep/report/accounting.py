@@ -1,0 +1,483 @@
+"""Every number of a run, computed from its events alone: pure functions, no wall clock, nothing but the run log.
+
+Decides what each number means; the docstring of its field is its definition. Does not decide how numbers are shown
+(``summary``). Works for a run that has ended, was cut short, or goes on.
+
+Times are the syncer's (``at_ns``), except the duration of an inner step, which its learner has measured.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from unlockstep.core.events import (
+    ContributionAccepted,
+    ContributionRefused,
+    EvaluationReported,
+    Event,
+    FragmentCommitted,
+    LearnerAway,
+    LearnerDeparted,
+    LearnerJoined,
+    LearnerLive,
+    RoundClosed,
+    RoundEmpty,
+    RoundOpened,
+    RunFinished,
+    RunFinishing,
+    StepReported,
+    TokensOverwritten,
+)
+from unlockstep.core.ids import NEVER_NS
+from unlockstep.core.ledger import Ledger
+from unlockstep.core.reasons import DepartureReason, RefusalReason
+from unlockstep.core.status import LedgerStatus
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """Durations, summed up."""
+
+    count: int
+    median_ns: int
+    largest_ns: int
+
+
+class Absence(msgspec.Struct, frozen=True):
+    """A stretch in which a learner that had been live was not, before the run began to finish."""
+
+    learner: str
+    gone_ns: int
+    """Its connection broke, or it departed."""
+    reason: DepartureReason | None
+    """Why it departed; None: it had only lost its connection."""
+    joined_ns: int | None
+    """It joined again; None: never."""
+    live_ns: int | None
+    """It finished its first inner step after that."""
+    contributed_ns: int | None
+    """Its first contribution after that was accepted."""
+
+
+class LearnerAccount(msgspec.Struct, frozen=True):
+    """One learner, over all its incarnations."""
+
+    learner: str
+    starts: int
+    """Processes that have joined under this name."""
+    steps: int
+    """Inner steps reported."""
+    ledger: LedgerStatus
+    rounds_merged: int
+    """Closed rounds it had a part in."""
+    rounds_live: int
+    """Closed rounds that it had a part in, or that closed while it was live."""
+    participation: float | None
+    """``rounds_merged / rounds_live``; None if there was no such round."""
+    gap: Spread
+    """Time from the end of one inner step to the end of the next, of every step but the first of each process."""
+    gap_ratio: float | None
+    """``gap.largest_ns / gap.median_ns``; None without two steps."""
+    gap_ratio_others_down: float | None
+    """The same for gaps during which another learner was absent (``Absence``); None if there were none."""
+
+
+class Validation(msgspec.Struct, frozen=True):
+    """One evaluation of the global model."""
+
+    at_ns: int
+    clock: int
+    loss: float
+    nats_per_byte: float
+
+
+class Accounting(msgspec.Struct, frozen=True):
+    """A whole run."""
+
+    ended: bool
+    """The log holds the end of the run."""
+    duration_ns: int
+    """From the first learner becoming live to the end of the run, or to the last event."""
+    clock: int
+    """The syncer's clock at the end; before it, the highest that opened a round."""
+    ledger: LedgerStatus
+    """Tokens by what became of them; means over fragments, which add up to ``trained``. After the end nothing is in
+    flight: what a learner still held then was dropped."""
+    balance: float
+    """``trained`` minus all classes: 0 but for rounding, or the log contradicts itself."""
+    learners: tuple[LearnerAccount, ...]
+    """Ascending by name."""
+    participation: float | None
+    """Mean over closed rounds of participants over live learners, each at most 1."""
+    downtime_ns: int
+    """Time between the first learner becoming live and the end in which no learner was live."""
+    rounds_committed: int
+    rounds_empty: int
+    staleness: dict[int, int]
+    """Contributions accepted, by the versions between their base and the then newest."""
+    refusals: dict[str, int]
+    """Contributions refused, by reason, including those of rounds given up at the end."""
+    commit: Spread
+    """From the close of a round to its version being durable."""
+    open_by_reason: dict[str, Spread]
+    """From the opening of a round to its close, by the reason it closed for."""
+    evaluations: tuple[Validation, ...]
+    absences: tuple[Absence, ...]
+
+
+def account(events: Iterable[Event], fragment_count: int) -> Accounting:
+    """What a run's events amount to.
+
+    Args:
+        events: of one run, in the order they were logged. After the end only evaluations
+            count: everything else is over.
+        fragment_count: P of the run.
+    """
+    tokens, presence, steps, rounds = _Tokens(fragment_count), _Presence(), _Steps(), _Rounds()
+    evaluations: list[Validation] = []
+    last_ns, clock, ended = 0, 0, False
+    for event in events:
+        if isinstance(event, EvaluationReported):
+            evaluations.append(Validation(event.at_ns, event.clock, event.loss, event.nats_per_byte))
+        if ended:
+            continue
+        last_ns = event.at_ns
+        tokens.see(event)
+        presence.see(event)
+        steps.see(event)
+        rounds.see(event, presence.live)
+        if isinstance(event, RoundOpened | RunFinished):
+            clock, ended = max(clock, event.clock), isinstance(event, RunFinished)
+    presence.end(last_ns)
+    ledger = total([mine.status() for mine in tokens.ledgers.values()])
+    shares = rounds.shares
+    return Accounting(
+        ended=ended,
+        duration_ns=0 if presence.first_live_ns is None else last_ns - presence.first_live_ns,
+        clock=clock,
+        ledger=ledger,
+        balance=balance(ledger),
+        learners=tuple(_learner(name, tokens, presence, steps, rounds) for name in sorted(presence.starts)),
+        participation=sum(shares) / len(shares) if shares else None,
+        downtime_ns=presence.downtime_ns,
+        rounds_committed=len(rounds.commit_ns),
+        rounds_empty=rounds.empty,
+        staleness=dict(sorted(rounds.staleness.items())),
+        refusals=dict(sorted(tokens.refusals.items())),
+        commit=spread(rounds.commit_ns),
+        open_by_reason={reason: spread(rounds.open_ns[reason]) for reason in sorted(rounds.open_ns)},
+        evaluations=tuple(evaluations),
+        absences=tuple(presence.absences),
+    )
+
+
+def balance(ledger: LedgerStatus) -> float:
+    """``trained`` minus all classes."""
+    settled = ledger.merged + ledger.merged_late + ledger.overwritten + ledger.dropped + ledger.lost
+    return ledger.trained - settled - sum(ledger.refused.values()) - ledger.in_flight
+
+
+def total(ledgers: Sequence[LedgerStatus]) -> LedgerStatus:
+    """Class by class."""
+    refused: Counter[str] = Counter()
+    for ledger in ledgers:
+        refused.update(ledger.refused)
+    return LedgerStatus(
+        trained=sum(ledger.trained for ledger in ledgers),
+        merged=sum(ledger.merged for ledger in ledgers),
+        merged_late=sum(ledger.merged_late for ledger in ledgers),
+        refused=dict(sorted(refused.items())),
+        overwritten=sum(ledger.overwritten for ledger in ledgers),
+        dropped=sum(ledger.dropped for ledger in ledgers),
+        lost=sum(ledger.lost for ledger in ledgers),
+        in_flight=sum(ledger.in_flight for ledger in ledgers),
+    )
+
+
+def spread(durations_ns: Sequence[int]) -> Spread:
+    """Count, median (the mean of the middle two of an even number) and largest; all 0 for no durations."""
+    if not durations_ns:
+        return Spread(0, 0, 0)
+    return Spread(len(durations_ns), round(statistics.median(durations_ns)), max(durations_ns))
+
+
+def _learner(
+    name: str, tokens: _Tokens, presence: _Presence, steps: _Steps, rounds: _Rounds
+) -> LearnerAccount:
+    others_down = [
+        (absence.gone_ns, NEVER_NS if absence.live_ns is None else absence.live_ns)
+        for absence in presence.absences
+        if absence.learner != name
+    ]
+    taken = steps.gaps.get(name, [])
+    gap = spread([step_ns for _, step_ns in taken])
+    meanwhile = [
+        step_ns
+        for at_ns, step_ns in taken
+        if any(from_ns < at_ns and at_ns - step_ns < to_ns for from_ns, to_ns in others_down)
+    ]
+    merged, live = rounds.merged[name], rounds.live[name]
+    return LearnerAccount(
+        learner=name,
+        starts=presence.starts[name],
+        steps=steps.count(name),
+        ledger=tokens.ledger(name).status(),
+        rounds_merged=merged,
+        rounds_live=live,
+        participation=merged / live if live else None,
+        gap=gap,
+        gap_ratio=gap.largest_ns / gap.median_ns if gap.median_ns else None,
+        gap_ratio_others_down=max(meanwhile) / gap.median_ns if meanwhile and gap.median_ns else None,
+    )
+
+
+class _Tokens:
+    """The syncer's ledger kept a second time, from the log alone; one ledger per learner.
+
+    The log does not hold what a learner declares dropped when it leaves, or still holds at the end: then everything of
+    its that is neither settled nor pending is entered as dropped, which is the same once nothing is on its way.
+    """
+
+    def __init__(self, fragment_count: int) -> None:
+        self.ledgers: dict[str, Ledger] = {}
+        self.refusals: Counter[str] = Counter()
+        self._fragment_count = fragment_count
+        self._before: Counter[str] = Counter()
+        """Tokens of earlier processes."""
+        self._now: Counter[str] = Counter()
+        """Tokens of the present one."""
+        self._process: dict[str, range] = {}
+        """Incarnations of the present process."""
+        self._present: set[str] = set()
+        self._held: dict[int, list[ContributionAccepted]] = {}
+        """By round, open or committing."""
+        self._open: dict[int, int] = {}
+        """Fragment -> its open round."""
+        self._late: dict[int, list[ContributionAccepted]] = {}
+        """Fragment -> contributions that wait for its next round."""
+
+    def ledger(self, learner: str) -> Ledger:
+        return self.ledgers.setdefault(learner, Ledger(self._fragment_count))
+
+    def see(self, event: Event) -> None:
+        match event:
+            case LearnerJoined():
+                self._joined(event)
+            case LearnerDeparted():
+                self._present.discard(event.learner)
+                if event.reason is DepartureReason.LEFT:
+                    self._drop(event.learner)
+                else:
+                    self.ledger(event.learner).died(event.learner)
+            case StepReported():
+                self._now[event.learner] = max(self._now[event.learner], event.tokens)
+                trained = self._before[event.learner] + self._now[event.learner]
+                self.ledger(event.learner).trained(event.learner, trained)
+            case ContributionAccepted():
+                self._accepted(event)
+            case ContributionRefused():
+                self._refused(event)
+            case RoundOpened():
+                self._held[event.round] = self._late.pop(event.fragment, [])
+                self._open[event.fragment] = event.round
+            case RoundClosed():
+                del self._open[event.fragment]
+            case FragmentCommitted():
+                self._settle(event.round)
+            case RoundEmpty():
+                self._empty(event)
+            case TokensOverwritten():
+                self.ledger(event.learner).overwritten(event.learner, event.fragment, event.tokens)
+            case RunFinished():
+                for learner in self._present:
+                    self._drop(learner)
+
+    def _joined(self, event: LearnerJoined) -> None:
+        name = event.learner
+        if not event.resumed:
+            self._before[name] += self._now[name]
+            self._now[name] = 0
+            self.ledger(name).opened(name)
+        elif name not in self._present:
+            self.ledger(name).came_back(name)
+        first = self._process[name].start if event.resumed and name in self._process else event.incarnation
+        self._process[name] = range(first, event.incarnation + 1)
+        self._present.add(name)
+
+    def _accepted(self, made: ContributionAccepted) -> None:
+        self.ledger(made.learner).accepted(made.learner, made.fragment, made.c_tokens)
+        if not made.late:
+            self._held[made.round].append(made)
+        elif made.fragment in self._open:
+            self._held[self._open[made.fragment]].append(made)
+        else:
+            self._late.setdefault(made.fragment, []).append(made)
+
+    def _refused(self, made: ContributionRefused) -> None:
+        """Counted always; entered unless the tokens are a duplicate's, a dead process's, or nonsense."""
+        self.refusals[made.reason.value] += 1
+        name = made.learner
+        if made.reason is RefusalReason.DUPLICATE or made.incarnation not in self._process.get(name, ()):
+            return
+        if not self.ledger(name).is_closed(name) and 0 <= made.c_tokens <= self._now[name]:
+            self.ledger(name).refused(name, made.fragment, made.c_tokens, made.reason)
+
+    def _settle(self, round: int) -> None:
+        for made in self._held.pop(round):
+            self.ledger(made.learner).merged(made.learner, made.fragment, made.c_tokens, late=made.round != round)
+
+    def _empty(self, event: RoundEmpty) -> None:
+        """A round that has closed without weight is settled; one that never closed was given up at the end."""
+        if self._open.get(event.fragment) != event.round:
+            self._settle(event.round)
+            return
+        del self._open[event.fragment]
+        for made in self._held.pop(event.round):
+            ledger = self.ledger(made.learner)
+            ledger.abandoned(made.learner, made.fragment, made.c_tokens, RefusalReason.RUN_FINISHED)
+            self.refusals[RefusalReason.RUN_FINISHED.value] += 1
+
+    def _drop(self, learner: str) -> None:
+        ledger = self.ledger(learner)
+        account = ledger.account(learner)
+        ledger.left(learner, tuple(account.unsettled(fragment) for fragment in range(self._fragment_count)))
+
+
+class _Presence:
+    """Who is live, and who was away from when to when."""
+
+    def __init__(self) -> None:
+        self.live: set[str] = set()
+        self.starts: Counter[str] = Counter()
+        self.first_live_ns: int | None = None
+        self.downtime_ns = 0
+        self.absences: list[Absence] = []
+        self._latest: dict[str, int] = {}
+        """Learner -> its latest absence."""
+        self._down_since_ns: int | None = None
+        self._is_finishing = False
+
+    def see(self, event: Event) -> None:
+        match event:
+            case LearnerJoined():
+                self.starts[event.learner] += not event.resumed
+                self._goes(event.learner, event.at_ns)
+                self._returns(event.learner, event.at_ns, is_live=False)
+            case LearnerLive():
+                self._comes(event.learner, event.at_ns)
+            case LearnerAway():
+                self._goes(event.learner, event.at_ns)
+            case LearnerDeparted():
+                self._goes(event.learner, event.at_ns)
+                self._departs(event.learner, event.reason)
+            case ContributionAccepted():
+                self._contributes(event.learner, event.at_ns)
+            case RunFinishing():
+                self._is_finishing = True
+
+    def end(self, now_ns: int) -> None:
+        """Somebody is live, or the run is over: what follows is no downtime."""
+        if self._down_since_ns is not None:
+            self.downtime_ns += now_ns - self._down_since_ns
+            self._down_since_ns = None
+
+    def _comes(self, learner: str, now_ns: int) -> None:
+        self.live.add(learner)
+        self.end(now_ns)
+        if self.first_live_ns is None:
+            self.first_live_ns = now_ns
+        self._returns(learner, now_ns, is_live=True)
+
+    def _goes(self, learner: str, now_ns: int) -> None:
+        if learner not in self.live:
+            return
+        self.live.remove(learner)
+        if not self.live:
+            self._down_since_ns = now_ns
+        if not self._is_finishing:
+            self._latest[learner] = len(self.absences)
+            self.absences.append(Absence(learner, now_ns, None, None, None, None))
+
+    def _departs(self, learner: str, reason: DepartureReason) -> None:
+        index = self._latest.get(learner)
+        if index is not None and self.absences[index].joined_ns is None:
+            self.absences[index] = msgspec.structs.replace(self.absences[index], reason=reason)
+
+    def _contributes(self, learner: str, now_ns: int) -> None:
+        index = self._latest.get(learner)
+        if index is None:
+            return
+        absence = self.absences[index]
+        if absence.joined_ns is not None and absence.contributed_ns is None:
+            self.absences[index] = msgspec.structs.replace(absence, contributed_ns=now_ns)
+
+    def _returns(self, learner: str, now_ns: int, is_live: bool) -> None:
+        """It has joined again, or taken its first step after that."""
+        index = self._latest.get(learner)
+        if index is None or self.absences[index].live_ns is not None:
+            return
+        change = {"live_ns": now_ns} if is_live else {"joined_ns": now_ns}
+        self.absences[index] = msgspec.structs.replace(self.absences[index], **change)
+
+
+class _Steps:
+    """How long inner steps took."""
+
+    def __init__(self) -> None:
+        self.gaps: dict[str, list[tuple[int, int]]] = {}
+        """Learner -> (end, duration) of each step but the first of every process, nanoseconds."""
+        self._before: Counter[str] = Counter()
+        self._now: Counter[str] = Counter()
+        self._is_first: dict[str, bool] = {}
+
+    def see(self, event: Event) -> None:
+        match event:
+            case LearnerJoined(resumed=False):
+                self._before[event.learner] += self._now[event.learner]
+                self._now[event.learner] = 0
+                self._is_first[event.learner] = True
+            case StepReported():
+                self._now[event.learner] = event.steps
+                if not self._is_first.get(event.learner, True):
+                    self.gaps.setdefault(event.learner, []).append((event.at_ns, event.step_ns))
+                self._is_first[event.learner] = False
+
+    def count(self, learner: str) -> int:
+        return self._before[learner] + self._now[learner]
+
+
+class _Rounds:
+    """Who took part in what, and how long it took."""
+
+    def __init__(self) -> None:
+        self.shares: list[float] = []
+        """Participation of each closed round in which somebody was live."""
+        self.merged: Counter[str] = Counter()
+        self.live: Counter[str] = Counter()
+        self.open_ns: dict[str, list[int]] = {}
+        self.commit_ns: list[int] = []
+        self.empty = 0
+        self.staleness: Counter[int] = Counter()
+        self._closed: set[int] = set()
+
+    def see(self, event: Event, live: set[str]) -> None:
+        match event:
+            case ContributionAccepted():
+                self.staleness[event.staleness] += 1
+            case RoundClosed():
+                self._close(event, live)
+            case RoundEmpty():
+                self.empty += event.round in self._closed
+            case FragmentCommitted():
+                self.commit_ns.append(event.commit_ns)
+
+    def _close(self, event: RoundClosed, live: set[str]) -> None:
+        self._closed.add(event.round)
+        if event.live:
+            self.shares.append(min(1.0, len(event.participants) / event.live))
+        self.merged.update(event.participants)
+        self.live.update(live.union(event.participants))
+        self.open_ns.setdefault(event.reason.value, []).append(event.open_ns)

@@ -1,0 +1,201 @@
+"""The end of a run on one screen, and as one JSON object.
+
+Decides which numbers a summary holds and how they look. What each of them means is in ``accounting``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from io import StringIO
+
+import msgspec
+from rich.console import Console, Group
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from unlockstep.core.ids import NANOSECONDS_PER_SECOND
+from unlockstep.core.status import LedgerStatus
+from unlockstep.report.accounting import Absence, Accounting, LearnerAccount
+
+
+class Files(msgspec.Struct, frozen=True):
+    """Where everything is."""
+
+    config: str
+    run_log: str
+    logs: str
+    summary: str
+    model: str | None
+    """The final model, if it was written."""
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """A run that is over."""
+
+    run: str
+    ending: str
+    """``finished``, ``failed`` or ``interrupted``."""
+    sentence: str
+    """Why it ended."""
+    accounting: Accounting
+    files: Files
+
+
+def table(summary: Summary) -> Group:
+    """The summary for a terminal."""
+    accounting = summary.accounting
+    parts = [
+        Text(),
+        _headline(summary),
+        Text(),
+        _indented(_facts(accounting)),
+        Text(),
+        _indented(_learners(accounting)),
+        *(_indented(Text(_absence(absence))) for absence in accounting.absences),
+        Text(),
+        _indented(_files(summary.files)),
+    ]
+    return Group(*parts)
+
+
+def plain(summary: Summary, width: int = 100) -> str:
+    """The same as plain text, in lines of at most ``width`` characters."""
+    out = StringIO()
+    Console(file=out, width=width, color_system=None, force_terminal=False).print(table(summary))
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def duration(ns: int) -> str:
+    """``0 s``, ``4.2 s``, ``1 min 24 s``, ``2 h 05 min``."""
+    seconds = ns / NANOSECONDS_PER_SECOND
+    if seconds < 0.05:
+        return "0 s" if ns < NANOSECONDS_PER_SECOND // 2000 else f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole // 60 % 60:02d} min"
+
+
+def _indented(part: Table | Text) -> Padding:
+    return Padding(part, (0, 0, 0, 2), expand=False)
+
+
+def _headline(summary: Summary) -> Text:
+    accounting = summary.accounting
+    style = {"finished": "bold green", "interrupted": "bold yellow"}.get(summary.ending, "bold red")
+    took = f"{accounting.clock:,} steps and {accounting.ledger.trained:,.0f} tokens in {duration(accounting.duration_ns)}"
+    return Text.assemble((f"{summary.run}: {summary.ending}", style), f" after {took}")
+
+
+def _facts(accounting: Accounting) -> Table:
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="bold", no_wrap=True)
+    facts.add_column()
+    facts.add_row("validation loss", _validation(accounting))
+    facts.add_row("global downtime", duration(accounting.downtime_ns))
+    facts.add_row("participation", _participation(accounting))
+    facts.add_row("tokens", _tokens(accounting))
+    if accounting.refusals:
+        refusals = ", ".join(f"{reason} {count}" for reason, count in accounting.refusals.items())
+        facts.add_row("refused", f"{refusals} (contributions)")
+    if accounting.commit.count:
+        commit = accounting.commit
+        facts.add_row("merge", f"{duration(commit.median_ns)} per commit, {duration(commit.largest_ns)} at most")
+    if accounting.open_by_reason:
+        waits = (f"{count.count} {reason.replace('_', ' ')} after {duration(count.median_ns)}"
+                 for reason, count in accounting.open_by_reason.items())  # fmt: skip
+        facts.add_row("rounds closed", ", ".join(waits))
+    return facts
+
+
+def _validation(accounting: Accounting) -> str:
+    if not accounting.evaluations:
+        return "not measured"
+    first, last = accounting.evaluations[0], accounting.evaluations[-1]
+    text = f"{last.nats_per_byte:.4f} nats/byte at step {last.clock}"
+    return text if first is last else f"{text}, from {first.nats_per_byte:.4f} at step {first.clock}"
+
+
+def _participation(accounting: Accounting) -> str:
+    rounds = f"{accounting.rounds_committed} rounds committed, {accounting.rounds_empty} empty"
+    if accounting.participation is None:
+        return rounds
+    return f"{accounting.participation:.1%} of live learners per round; {rounds}"
+
+
+CLASSES: tuple[tuple[str, Callable[[LedgerStatus], float]], ...] = (
+    ("merged", lambda ledger: ledger.merged),
+    ("merged late", lambda ledger: ledger.merged_late),
+    ("refused", lambda ledger: sum(ledger.refused.values())),
+    ("overwritten", lambda ledger: ledger.overwritten),
+    ("dropped", lambda ledger: ledger.dropped),
+    ("lost", lambda ledger: ledger.lost),
+    ("in flight", lambda ledger: ledger.in_flight),
+)
+"""What can become of a token, and where the ledger says how many."""
+
+
+def _tokens(accounting: Accounting) -> str:
+    ledger = accounting.ledger
+    shares = (f"{count(ledger) / ledger.trained:.2%} {name}" for name, count in CLASSES if count(ledger))
+    listed = ", ".join(shares) if ledger.trained else "none trained"
+    balance = "" if abs(accounting.balance) < 0.5 else f"; {accounting.balance:,.0f} UNACCOUNTED"
+    return listed + balance
+
+
+def _learners(accounting: Accounting) -> Table:
+    shown = [(name, count) for name, count in CLASSES if name == "merged" or count(accounting.ledger)]
+    learners = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    learners.add_column("learner", no_wrap=True)
+    for heading in ("steps", "tokens", *(name for name, _ in shown), "took part", "gap", "others down"):
+        learners.add_column(heading, justify="right")
+    for learner in accounting.learners:
+        ledger = learner.ledger
+        name = learner.learner if learner.starts == 1 else f"{learner.learner} (x{learner.starts})"
+        learners.add_row(
+            name,
+            f"{learner.steps:,}",
+            f"{ledger.trained:,.0f}",
+            *(_share(count(ledger), ledger.trained) for _, count in shown),
+            "-" if learner.participation is None else f"{learner.participation:.1%}",
+            *_gaps(learner),
+        )
+    return learners
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{part / whole:.1%}" if part and whole else "-"
+
+
+def _gaps(learner: LearnerAccount) -> tuple[str, str]:
+    """Largest gap between inner steps over the median, in all and while another learner was down."""
+    ratios = (learner.gap_ratio, learner.gap_ratio_others_down)
+    shown = tuple("-" if ratio is None else f"{ratio:.1f}x" for ratio in ratios)
+    return shown[0], shown[1]
+
+
+def _absence(absence: Absence) -> str:
+    if absence.joined_ns is None:
+        return f"{absence.learner} went away and did not return"
+    text = f"{absence.learner} was away for {duration(absence.joined_ns - absence.gone_ns)}"
+    if absence.contributed_ns is None:
+        return f"{text} and contributed nothing after that"
+    return f"{text}; it contributed again {duration(absence.contributed_ns - absence.joined_ns)} after it had joined"
+
+
+def _files(files: Files) -> Table:
+    listed = Table.grid(padding=(0, 2))
+    listed.add_column(style="bold", no_wrap=True)
+    listed.add_column(overflow="fold")
+    for name, path in (
+        ("model", files.model or "not written"),
+        ("run log", files.run_log),
+        ("configuration", files.config),
+        ("summary", files.summary),
+        ("logs", files.logs),
+    ):
+        listed.add_row(name, path)
+    return listed

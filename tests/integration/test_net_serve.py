@@ -1,0 +1,104 @@
+"""How a syncer's process begins and ends: where it listens, whom it waits for, what stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from support.live_run import WAIT_S, Puppet, small_config
+from unlockstep import config as run_config
+from unlockstep.core.errors import UsageError
+from unlockstep.core.messages import EndRun, Stop
+from unlockstep.core.syncer import SyncerCore
+from unlockstep.net.syncer_service import SyncerService
+from unlockstep.runlog import Header, RunLogWriter
+
+CONFIG = small_config()
+
+
+@contextmanager
+def a_service(folder: Path) -> Iterator[SyncerService]:
+    with RunLogWriter(folder / "run.jsonl", Header(run="small", config_digest=run_config.digest(CONFIG))) as log:
+        yield SyncerService(CONFIG, SyncerCore("small", CONFIG.protocol, 12, 0), log)
+
+
+async def serving(service: SyncerService, stop: asyncio.Event) -> tuple[asyncio.Task[bool], str]:
+    """The task in which it serves, once it listens, and its URL."""
+    url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(service.serve("127.0.0.1", 0, stop, url.set_result))
+    return task, await asyncio.wait_for(url, WAIT_S)
+
+
+async def answer(session: aiohttp.ClientSession, url: str) -> None:
+    async with session.get(url + "/healthz") as response:
+        assert response.status == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "sentence"),
+    [
+        ("127.0.0.1", None, r"127.0.0.1:\d+ is in use by another process; stop that one or choose another port"),
+        ("203.0.113.7", 0, "203.0.113.7:0 cannot be listened on .*; choose an address of this machine"),
+        ("no.such.host.invalid", 0, "cannot be listened on"),
+        ("127.0.0.1", 70_000, "port is 70000; choose one from 0 to 65535"),
+    ],
+)
+def test_an_address_that_cannot_be_listened_on_is_named_with_the_fix(
+    host: str, port: int | None, sentence: str, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        taken: int = holder.getsockname()[1]
+        with a_service(tmp_path) as service, pytest.raises(UsageError, match=sentence):
+            asyncio.run(service.serve(host, taken if port is None else port, asyncio.Event()))
+
+
+def test_a_syncer_told_to_stop_before_anything_happened_ends_at_once(tmp_path: Path) -> None:
+    """C29"""
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        with a_service(tmp_path) as service:
+            task, _ = await serving(service, stop)
+            stop.set()
+            assert await asyncio.wait_for(task, WAIT_S)
+
+    asyncio.run(run())
+
+
+def test_a_syncer_told_to_stop_waits_neither_for_its_last_rounds_nor_for_its_peers(tmp_path: Path) -> None:
+    """C29"""
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        with a_service(tmp_path) as service:
+            task, url = await serving(service, stop)
+            async with aiohttp.ClientSession() as session:
+                await Puppet(url, CONFIG, session, "l0").start()
+                stop.set()
+                await asyncio.wait_for(task, timeout=5)
+
+    asyncio.run(run())
+
+
+def test_a_run_that_has_ended_waits_for_its_observers(tmp_path: Path) -> None:
+    async def run() -> None:
+        with a_service(tmp_path) as service:
+            task, url = await serving(service, asyncio.Event())
+            async with aiohttp.ClientSession() as session:
+                observer = Puppet(url, CONFIG, session, "eval")
+                await observer.observe()
+                await answer(session, url)  # By now the observer is known.
+                service.receive(EndRun("enough"))
+                await observer.hear(Stop)
+                await answer(session, url)
+                assert not task.done()
+                await observer.socket.close()
+                assert await asyncio.wait_for(task, WAIT_S)
+
+    asyncio.run(run())

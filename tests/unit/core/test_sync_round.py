@@ -1,0 +1,131 @@
+"""One round: its life, its order, and how contributions become shares of a merge."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from unlockstep.core.errors import LocalProtocolError
+from unlockstep.core.sync_round import MOVES, ClosedRounds, Held, RoundMove, RoundState, SyncRound
+
+
+def held(learner: str, c_steps: int = 10, c_tokens: int = 100, round: int = 4, incarnation: int = 1) -> Held:
+    return Held(
+        learner=learner,
+        incarnation=incarnation,
+        round=round,
+        fragment=0,
+        base_version=3,
+        c_steps=c_steps,
+        c_tokens=c_tokens,
+        payload=1000 * round + 10 * ord(learner[0]) + incarnation,
+    )
+
+
+def collecting(*contributions: Held, late: tuple[Held, ...] = (), round: int = 4) -> SyncRound:
+    made = SyncRound(round, 0, clock=8, opened_ns=0, late=list(late))
+    made.contributions = {contribution.learner: contribution for contribution in contributions}
+    return made
+
+
+# ----------------------------------------------------------------------------------------------- the state table
+
+
+@pytest.mark.parametrize(("state", "move"), list(itertools.product(RoundState, RoundMove)))
+def test_every_move_is_listed_or_a_bug(state: RoundState, move: RoundMove) -> None:
+    made = collecting()
+    made.state = state
+    if move in MOVES[state]:
+        made.move(move)
+        assert made.state is MOVES[state][move]
+    else:
+        with pytest.raises(LocalProtocolError, match=f"round 4 cannot {move.value} while it is {state.value}"):
+            made.move(move)
+        assert made.state is state
+
+
+def test_every_state_is_in_the_table_and_reachable_from_open() -> None:
+    assert set(MOVES) == set(RoundState)
+    reached = {RoundState.OPEN}
+    for _ in RoundState:
+        reached |= {target for state in reached for target in MOVES[state].values()}
+    assert reached == set(RoundState)
+
+
+def test_committed_and_empty_are_final() -> None:
+    assert [state for state, moves in MOVES.items() if not moves] == [RoundState.COMMITTED, RoundState.EMPTY]
+
+
+# ----------------------------------------------------------------------------------------------- shares
+
+
+def test_weights_are_tokens_squared_over_steps_and_sum_to_one() -> None:
+    """C2"""
+    shares = collecting(held("a", 10, 100), held("b", 10, 300)).shares()
+    assert [(share.learner, share.weight) for share in shares] == [("a", 1000 / 10000), ("b", 9000 / 10000)]
+
+
+def test_order_is_by_learner_whoever_came_first() -> None:
+    """C2"""
+    contributions = [held(name) for name in "abcde"]
+    expected = collecting(*contributions).shares()
+    for seed in range(5):
+        random.Random(seed).shuffle(contributions)
+        assert collecting(*contributions).shares() == expected
+    assert [share.learner for share in expected] == list("abcde")
+
+
+def test_nobody_with_weight_means_nothing_to_commit() -> None:
+    """C3"""
+    assert collecting(held("a", 3, 0), held("b", 5, 0)).shares() == ()
+    assert collecting().shares() == ()
+
+
+def test_a_contribution_without_tokens_leaves_the_other_as_it_is() -> None:
+    """C3"""
+    (share,) = collecting(held("a", 3, 0), held("b")).shares()
+    assert (share.learner, share.weight, share.payloads) == ("b", 1.0, (held("b").payload,))
+
+
+def test_a_late_contribution_and_an_on_time_one_of_the_same_learner_are_one_share() -> None:
+    early, now = held("a", 4, 40, round=2), held("a", 6, 60)
+    made = collecting(now, held("b", 10, 100), late=(early,))
+    first, second = made.shares()
+    assert (first.payloads, first.base_versions) == ((early.payload, now.payload), (3, 3))
+    assert first.weight == second.weight == 0.5  # 100 tokens in 10 steps, both
+    assert made.participants() == ("a", "b")
+
+
+def test_contributions_of_one_learner_come_in_the_order_in_which_they_were_made() -> None:
+    late = (held("a", round=2, incarnation=2), held("a", round=0, incarnation=2), held("a", round=2, incarnation=1))
+    order = [(each.incarnation, each.round) for each in collecting(held("a", incarnation=2), late=late).held()]
+    assert order == [(1, 2), (2, 0), (2, 2), (2, 4)]
+
+
+# ----------------------------------------------------------------------------------------------- closed rounds
+
+
+def test_remembers_who_contributed_to_a_closed_round() -> None:
+    closed = ClosedRounds(8)
+    closed.add(collecting(held("a"), late=(held("b", round=2),)))
+    assert 4 in closed and 3 not in closed
+    assert closed.is_duplicate(4, "a", 1)
+    assert not closed.is_duplicate(4, "a", 2)
+    assert not closed.is_duplicate(4, "b", 1)  # b's was made for another round
+
+
+def test_a_late_contribution_counts_once() -> None:
+    closed = ClosedRounds(8)
+    closed.add(collecting(held("a")))
+    closed.note(4, "b", 1)
+    assert closed.is_duplicate(4, "b", 1)
+
+
+def test_forgets_the_oldest_rounds_first() -> None:
+    """C50"""
+    closed = ClosedRounds(3)
+    for number in range(10_000):
+        closed.add(collecting(held("a"), round=number))
+    assert [number for number in range(10_000) if number in closed] == [9997, 9998, 9999]

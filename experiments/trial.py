@@ -1,25 +1,25 @@
 """One trial: a recipe trained by a whole ring under virtual time, or by plain AdamW, scored on the same text.
 
-Decides how a trial runs, is scored and is written down. Which recipes are tried is the business of the experiments
-beside this file; what a recipe does is the package's: the ring is the production code with a clock that is moved by
-hand, so a trial gives the same numbers every time on the same machine.
+Decides how a trial runs and how it is scored. Does not decide which recipes are tried (the experiments beside this
+file), how results are kept (``sheet``) or what a recipe does: the ring is the production code with a clock that is moved
+by hand, so a trial repeats bit for bit on the same machine.
 """
 
 from __future__ import annotations
 
 import math
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
-from unlockstep.config import RunConfig, apply
-from unlockstep.core.events import ContributionAccepted, LearnerDeparted, RoundClosed, StepReported
+from unlockstep.config import DataSection, RunConfig, apply
+from unlockstep.core.events import ContributionAccepted, LearnerAway, RoundClosed, StepReported
 from unlockstep.core.layout import LayoutMethod, build_layout
 from unlockstep.core.status import LedgerStatus
 from unlockstep.data import TokenStream, load_corpus, split_corpus, validation_batches
@@ -33,9 +33,13 @@ STEP_NS = 100_000_000
 """Virtual duration of an inner step of a learner that is not slowed down."""
 
 CURVE_POINTS = 4
-"""Evaluations along the way; the last one is the end."""
+"""Evaluations, evenly spread over the tokens; the last one is the end."""
 
-VALIDATION_BATCHES, VALIDATION_BATCH_SIZE = 32, 16
+VALIDATION_BATCHES = 32
+VALIDATION_BATCH_SIZE = 16
+
+Show = Callable[[int, float | None], None]
+"""(tokens trained so far, last validation loss) -> something for people to look at."""
 
 
 class Failures(msgspec.Struct, frozen=True):
@@ -44,24 +48,20 @@ class Failures(msgspec.Struct, frozen=True):
     every_steps: int
     """From one death of a learner to its next, in steps of a learner that is not slowed down."""
     down_steps: int
-    """From the death to the start of the next process."""
+    """From a death to the start of the next process."""
 
 
-class Score(msgspec.Struct, frozen=True):
-    """What came out of a trial. Losses are of validation text, nats per byte."""
+class Trial(msgspec.Struct, frozen=True):
+    """What is tried."""
 
     name: str
     settings: tuple[str, ...]
     """What differs from the default configuration, as ``--set`` takes it."""
-    seed: int
     tokens: int
-    loss: float
-    curve: tuple[tuple[int, float], ...]
-    """(tokens trained by all learners, loss of the global model)."""
-    seconds: float
-    """Wall time of the trial."""
-    ring: RingScore | None = None
-    """None for plain AdamW."""
+    """Trained by all learners together. Number of steps and end of the schedule follow from it."""
+    alone: bool = False
+    """No protocol: one model, plain AdamW. Data-parallel training is this with the batch of all learners together."""
+    failures: Failures | None = None
 
 
 class RingScore(msgspec.Struct, frozen=True):
@@ -72,17 +72,35 @@ class RingScore(msgspec.Struct, frozen=True):
     participants: float
     """Mean over closed rounds."""
     live: float
-    """Mean over closed rounds of the learners alive."""
+    """Learners alive, mean over closed rounds."""
     staleness: float
-    """Mean over contributions."""
+    """Versions a contribution was behind, mean."""
     staleness_max: int
     steps_per_contribution: float
     deaths: int
     ledger: LedgerStatus
 
 
+class Score(msgspec.Struct, frozen=True):
+    """What came out. Losses are those of the validation text, nats per byte."""
+
+    trial: Trial
+    seed: int
+    tokens: int
+    """Trained by all learners together."""
+    steps: int
+    """Inner steps of the fastest learner."""
+    loss: float
+    curve: tuple[tuple[int, float], ...]
+    """(tokens, loss) along the way."""
+    seconds: float
+    """Wall time of the trial."""
+    ring: RingScore | None = None
+    """None without a protocol."""
+
+
 def llama_quarter(vocabulary_size: int) -> nn.Module:
-    """A Llama of 0.25 M parameters: ``model.spec=trial:llama_quarter``."""
+    """A Llama of 0.25 M parameters (256 ids), for searches: ``model.spec=trial:llama_quarter``."""
     from transformers.models.llama.configuration_llama import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
@@ -101,14 +119,17 @@ def llama_quarter(vocabulary_size: int) -> nn.Module:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
-    """What is trained on and what is scored on."""
+def configured(trial: Trial, seed: int) -> RunConfig:
+    """The trial's configuration: it ends after ``trial.tokens``, and its schedule falls until there.
 
-    training: np.ndarray
-    validation: list[Tokens]
-    vocabulary_size: int
-    bytes_per_token: float
+    A learner slowed down k times counts as 1/k: the clock that the schedule follows is that of the fastest.
+    """
+    # A run must have an end to be a valid configuration; the true one needs the rest of the settings first.
+    config = apply(RunConfig(), [*trial.settings, f"run.seed={seed}", f"run.tokens={trial.tokens}"])
+    local = config.local
+    speeds = sum(1 / factor for factor in local.slowdown) + local.learners - len(local.slowdown)
+    rate = tokens_per_step(config) * (1 if trial.alone else speeds)
+    return apply(config, [f"run.steps={math.ceil(trial.tokens / rate)}"])
 
 
 def tokens_per_step(config: RunConfig) -> int:
@@ -116,113 +137,80 @@ def tokens_per_step(config: RunConfig) -> int:
     return config.inner.batch_size * config.inner.accumulation * config.data.sequence_length
 
 
-def configured(settings: Iterable[str], tokens: int) -> RunConfig:
-    """A configuration that ends after ``tokens`` in all, its schedule falling until there.
-
-    A learner slowed down k times counts as 1/k: the clock the schedule follows is that of the fastest.
-    """
-    config = apply(RunConfig(), settings)
-    slowdown = config.local.slowdown + (1.0,) * (config.local.learners - len(config.local.slowdown))
-    rate = tokens_per_step(config) * sum(1 / factor for factor in slowdown)
-    return apply(config, [f"run.tokens={tokens}", f"run.steps={math.ceil(tokens / rate)}"])
+def run(trial: Trial, seed: int, show: Show) -> Score:
+    """Carry out a trial. Equal arguments give equal scores, but for the seconds."""
+    config = configured(trial, seed)
+    started_s = time.monotonic()
+    score = _train_alone(trial, config, show) if trial.alone else _train_ring(trial, config, show)
+    return msgspec.structs.replace(score, seconds=round(time.monotonic() - started_s, 1))
 
 
-@cache
-def text(config: RunConfig) -> Text:
-    """The corpus of a configuration, read once."""
-    return _text(config.data.source, config.data.tokenizer, config.data.text_field, config.data.sequence_length,
-                 config.data.validation_share)
-
-
-@cache
-def _text(source: str, tokenizer: str, text_field: str, sequence_length: int, validation_share: float) -> Text:
-    corpus = load_corpus(source, tokenizer, text_field)
-    training, validation = split_corpus(corpus, sequence_length, validation_share)
-    batches = validation_batches(validation, sequence_length, VALIDATION_BATCH_SIZE, VALIDATION_BATCHES)
-    return Text(training, batches, corpus.vocabulary_size, corpus.bytes_per_token)
-
-
-def train_ring(name: str, settings: tuple[str, ...], tokens: int, failures: Failures | None = None) -> Score:
-    """Train with a syncer and ``local.learners`` learners, of the speeds that ``local.slowdown`` says."""
-    config = configured(settings, tokens)
+def _train_ring(trial: Trial, config: RunConfig, show: Show) -> Score:
     ring = Ring(config)
-    joins = [_Attendance(ring, config, number, failures) for number in range(config.local.learners)]
-    for attendance in joins:
-        attendance.start()
+    for number in range(config.local.learners):
+        _Seat(ring, config, number, trial.failures).begin()
     judge = _Judge(config)
-    started_s = time.monotonic()
-    curve: list[tuple[int, float]] = []
-    trained, seen = dict.fromkeys((a.name for a in joins), 0), 0
+    curve = _Curve(trial.tokens, lambda: judge.loss_of(ring), show)
+    seen = tokens = 0
     for _ in ring.play():
-        for event in ring.events[seen:]:
-            if isinstance(event, StepReported):
-                trained[event.learner] += tokens_per_step(config)
-        seen = len(ring.events)
-        done = sum(trained.values())
-        if done * CURVE_POINTS >= tokens * (len(curve) + 1) and len(curve) < CURVE_POINTS - 1:
-            curve.append((done, judge.loss_of(ring)))
-        _progress(name, done, tokens, started_s, curve)
-    curve.append((sum(trained.values()), judge.loss_of(ring)))
-    _progress_end()
+        steps = sum(isinstance(event, StepReported) for event in ring.events[seen:])
+        seen, tokens = len(ring.events), tokens + steps * tokens_per_step(config)
+        if steps and not ring.ended:
+            curve.reached(tokens)
+    status = ring.core.status(ring.clock.now_ns())
+    tokens = round(status.ledger.trained)
     return Score(
-        name=name,
-        settings=settings,
+        trial=trial,
         seed=config.run.seed,
-        tokens=sum(trained.values()),
-        loss=curve[-1][1],
-        curve=tuple(curve),
-        seconds=round(time.monotonic() - started_s, 1),
-        ring=_ring_score(ring),
+        tokens=tokens,
+        steps=status.clock,
+        loss=curve.ended(tokens),
+        curve=tuple(curve.points),
+        seconds=0.0,
+        ring=_ring_score(ring, status.ledger),
     )
 
 
-def train_alone(name: str, settings: tuple[str, ...], tokens: int) -> Score:
-    """Train one model with AdamW and no protocol: data-parallel, where the batch is that of all learners together."""
-    config = apply(apply(RunConfig(), settings), ["local.learners=1", "local.kill_share=0"])
-    steps = tokens // tokens_per_step(config)
-    config = apply(config, [f"run.steps={steps}", f"run.tokens={tokens}"])
-    backend = _backend(config, 0)
-    started_s = time.monotonic()
-    curve: list[tuple[int, float]] = []
-    for step in range(steps):
+def _train_alone(trial: Trial, config: RunConfig, show: Show) -> Score:
+    backend = _backend(config, 0, 1)
+    curve = _Curve(trial.tokens, lambda: _loss(backend.model, config), show)
+    for step in range(config.run.steps):
         backend.inner_step(step)
-        done = (step + 1) * tokens_per_step(config)
-        if (step + 1) * CURVE_POINTS >= steps * (len(curve) + 1):
-            curve.append((done, _loss(backend.model, config)))
-        _progress(name, done, tokens, started_s, curve)
-    _progress_end()
+        curve.reached((step + 1) * tokens_per_step(config))
+    tokens = config.run.steps * tokens_per_step(config)
     return Score(
-        name=name,
-        settings=settings,
+        trial=trial,
         seed=config.run.seed,
-        tokens=steps * tokens_per_step(config),
-        loss=curve[-1][1],
-        curve=tuple(curve),
-        seconds=round(time.monotonic() - started_s, 1),
+        tokens=tokens,
+        steps=config.run.steps,
+        loss=curve.ended(tokens),
+        curve=tuple(curve.points),
+        seconds=0.0,
     )
 
 
-class _Attendance:
-    """One learner's processes, one after the other."""
+class _Seat:
+    """A learner's processes, one after the other."""
 
     def __init__(self, ring: Ring, config: RunConfig, number: int, failures: Failures | None) -> None:
-        self.name = f"learner{number}"
         self._ring, self._config, self._number, self._failures = ring, config, number, failures
+        self._name = f"learner{number}"
         slowdown = config.local.slowdown
         self._step_ns = round(STEP_NS * (slowdown[number] if number < len(slowdown) else 1.0))
 
-    def start(self) -> None:
+    def begin(self) -> None:
         self._join()
         if self._failures is not None:
-            stagger = self._failures.every_steps * (self._number + 1) // self._config.local.learners
-            self._ring.clock.after(stagger * STEP_NS, self._die)
+            share = (self._number + 1) / self._config.local.learners
+            self._ring.clock.after(round(share * self._failures.every_steps) * STEP_NS, self._die)
 
     def _join(self) -> None:
-        self._ring.join(self.name, _backend(self._config, self._number), self._step_ns)
+        backend = _backend(self._config, self._number, self._config.local.learners)
+        self._ring.join(self._name, backend, self._step_ns)
 
     def _die(self) -> None:
         assert self._failures is not None
-        self._ring.kill(self.name)
+        self._ring.kill(self._name)
         self._ring.clock.after(self._failures.down_steps * STEP_NS, self._join)
         self._ring.clock.after(self._failures.every_steps * STEP_NS, self._die)
 
@@ -232,10 +220,10 @@ class _Judge:
 
     def __init__(self, config: RunConfig) -> None:
         self._config = config
-        self._model = build_model(config.model.spec, text(config).vocabulary_size, config.run.seed)
+        self._model = _model(config)
         self._store = TorchStore(self._model)
-        protocol = config.protocol
-        self._layout = build_layout(self._store.tensors(), protocol.fragments, LayoutMethod(protocol.layout))
+        method = LayoutMethod(config.protocol.layout)
+        self._layout = build_layout(self._store.tensors(), config.protocol.fragments, method)
         self._store.bind(self._layout)
 
     def loss_of(self, ring: Ring) -> float:
@@ -244,28 +232,62 @@ class _Judge:
         return _loss(self._model, self._config)
 
 
-def _backend(config: RunConfig, number: int) -> TorchBackend:
-    model = build_model(config.model.spec, text(config).vocabulary_size, config.run.seed)
-    stream = TokenStream(
-        text(config).training,
-        config.data.sequence_length,
-        config.inner.batch_size,
-        config.run.seed,
-        shard=number,
-        shard_count=config.local.learners,
-    )
-    return TorchBackend(model, causal_loss, stream, config.inner, config.run.steps)
+class _Curve:
+    """Evaluates at even distances, and at the end."""
+
+    def __init__(self, tokens: int, loss: Callable[[], float], show: Show) -> None:
+        self.points: list[tuple[int, float]] = []
+        self._tokens, self._loss, self._show = tokens, loss, show
+
+    def reached(self, tokens: int) -> None:
+        due = (len(self.points) + 1) * self._tokens
+        if due <= tokens * CURVE_POINTS and len(self.points) < CURVE_POINTS - 1:
+            self.points.append((tokens, self._loss()))
+        self._show(tokens, self.points[-1][1] if self.points else None)
+
+    def ended(self, tokens: int) -> float:
+        loss = self._loss()
+        self.points.append((tokens, loss))
+        return loss
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """What is trained on and what is scored on."""
+
+    training: NDArray[np.unsignedinteger]
+    validation: list[Tokens]
+    vocabulary_size: int
+    bytes_per_token: float
+
+
+@cache
+def _text(data: DataSection) -> _Text:
+    corpus = load_corpus(data.source, data.tokenizer, data.text_field)
+    training, validation = split_corpus(corpus, data.sequence_length, data.validation_share)
+    batches = validation_batches(validation, data.sequence_length, VALIDATION_BATCH_SIZE, VALIDATION_BATCHES)
+    return _Text(training, batches, corpus.vocabulary_size, corpus.bytes_per_token)
+
+
+def _model(config: RunConfig) -> nn.Module:
+    return build_model(config.model.spec, _text(config.data).vocabulary_size, config.run.seed)
+
+
+def _backend(config: RunConfig, number: int, learners: int) -> TorchBackend:
+    length, rows = config.data.sequence_length, config.inner.batch_size
+    training = _text(config.data).training
+    stream = TokenStream(training, length, rows, config.run.seed, shard=number, shard_count=learners)
+    return TorchBackend(_model(config), causal_loss, stream, config.inner, config.run.steps)
 
 
 def _loss(model: nn.Module, config: RunConfig) -> float:
-    scored = text(config)
+    scored = _text(config.data)
     return round(validation_loss(model, scored.validation, causal_loss) / scored.bytes_per_token, 5)
 
 
-def _ring_score(ring: Ring) -> RingScore:
+def _ring_score(ring: Ring, ledger: LedgerStatus) -> RingScore:
     closed = [event for event in ring.events if isinstance(event, RoundClosed)]
     made = [event for event in ring.events if isinstance(event, ContributionAccepted)]
-    status = ring.core.status(ring.clock.now_ns())
     per_fragment = [0] * ring.config.protocol.fragments
     for event in closed:
         per_fragment[event.fragment] += 1
@@ -277,29 +299,11 @@ def _ring_score(ring: Ring) -> RingScore:
         staleness=_mean(event.staleness for event in made),
         staleness_max=max((event.staleness for event in made), default=0),
         steps_per_contribution=_mean(event.c_steps for event in made),
-        deaths=sum(isinstance(event, LearnerDeparted) for event in ring.events),
-        ledger=status.ledger,
+        deaths=sum(isinstance(event, LearnerAway) for event in ring.events),
+        ledger=ledger,
     )
 
 
 def _mean(values: Iterable[float]) -> float:
     listed = list(values)
     return round(sum(listed) / len(listed), 3) if listed else 0.0
-
-
-_last_shown_s = 0.0
-
-
-def _progress(name: str, done: int, tokens: int, started_s: float, curve: list[tuple[int, float]]) -> None:
-    global _last_shown_s
-    now_s = time.monotonic()
-    if now_s - _last_shown_s < 2 or not done:
-        return
-    _last_shown_s = now_s
-    left_s = (now_s - started_s) * max(0, tokens - done) / done
-    loss = f", {curve[-1][1]:.3f} nats/byte" if curve else ""
-    print(f"\r{name}: {done:,} of {tokens:,} tokens, {left_s:.0f} s left{loss}   ", end="", file=sys.stderr, flush=True)
-
-
-def _progress_end() -> None:
-    print(file=sys.stderr)

@@ -1,0 +1,287 @@
+"""A run on this machine, with stand-ins for its processes: who is started, killed, started again, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from support.statuses import status
+from unlockstep import config as configuration
+from unlockstep.config import LocalSection, RunConfig
+from unlockstep.core.errors import UsageError
+from unlockstep.core.status import Status
+from unlockstep.launch import local
+from unlockstep.launch.local import Ending, LocalRun, Outcome, new_run_folder, progress
+
+STAND_IN = '''
+import pathlib, signal, sys
+
+role, arguments = sys.argv[1], sys.argv[2:]
+name = arguments[arguments.index("--name") + 1] if "--name" in arguments else role
+folder = pathlib.Path(__file__).parent
+plan = folder / f"{name}.plan"
+orders = plan.read_text().split(",") if plan.exists() else []
+plan.write_text(",".join(orders[1:]))
+signals = {signal.SIGTERM: 143, signal.SIGUSR1: 0}
+signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+print("started:", *arguments, flush=True)
+if role == "syncer" and orders[:1] != ["mute"]:
+    print("listens on http://127.0.0.1:4711", flush=True)
+if orders[:1] and orders[0].isdigit():
+    sys.exit(f"error: {name} was told so") if orders[0] == "1" else print(f"error: {name} must be mended")
+    sys.exit(int(orders[0]))
+sys.exit(signals[signal.sigwait(signals)])
+'''
+"""Says what it was started with, then ends as its file says, or by SIGUSR1 (in order) or SIGTERM."""
+
+
+@pytest.fixture(autouse=True)
+def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in {"POLL_S": 0.01, "RESTART_S": 0.01, "ALONE_S_MAX": 0.05, "END_S_MAX": 20.0}.items():
+        monkeypatch.setattr(local, name, seconds)
+
+
+class Stage:
+    """A run folder, a program of stand-ins, and what the syncer will say of itself.
+
+    Also the watcher: whatever is noted is kept, and ``on_note`` and ``on_status`` may act on it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.folder = path / "run"
+        self.folder.mkdir()
+        self.program = path / "stand_in.py"
+        self.program.write_text(STAND_IN)
+        self.status = status(clock=0)
+        self.notes: list[str] = []
+        self.on_note: Callable[[str], None] = lambda text: None
+        self.on_status: Callable[[Status], None] = lambda status: None
+
+    def plan(self, name: str, *orders: str) -> None:
+        """How the first, second ... start of ``name`` goes; from then on it runs until told to end."""
+        (self.program.parent / f"{name}.plan").write_text(",".join(orders))
+
+    def run(self, **settings: object) -> Outcome:
+        section = msgspec.convert({"learners": 2, "kill_share": 0, **settings}, LocalSection)
+        program = (sys.executable, "-I", "-S", str(self.program))
+        run = LocalRun(
+            RunConfig(local=section), self.folder, read_status=lambda url: self.status, watcher=self, program=program
+        )
+        return run.run()
+
+    def show(self, status: Status, now_ns: int) -> None:
+        self.on_status(status)
+
+    def note(self, text: str, now_ns: int) -> None:
+        self.notes.append(text)
+        self.on_note(text)
+
+    def tell(self, names: Sequence[str], number: signal.Signals) -> None:
+        """Signal those of the names that run."""
+        running = msgspec.json.decode((self.folder / "processes.json").read_bytes(), type=dict[str, int])
+        for name in names:
+            if name in running:
+                os.kill(running[name], number)
+
+    def finish(self) -> None:
+        """Everybody ends in order, as at the end of a run."""
+        self.status = status(clock=240, state="finished")
+        self.tell(["learner-0", "learner-1", "learner-2", "evaluator", "syncer"], signal.SIGUSR1)
+
+    def finish_when(self, wanted: str) -> None:
+        """... once this is noted."""
+        self.on_note = lambda text: self.finish() if wanted in text else None
+
+    def started(self, name: str) -> list[str]:
+        """The arguments of every start."""
+        lines = (self.folder / "logs" / f"{name}.log").read_text().splitlines()
+        return [line.removeprefix("started: ") for line in lines if line.startswith("started: ")]
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(tmp_path)
+
+
+def ready(stage: Stage, names: Sequence[str]) -> bool:
+    """Whether all of them have said that they were started, and so can be signalled."""
+    return all((stage.folder / "logs" / f"{name}.log").stat().st_size > 0 for name in names)
+
+
+def finish_when_ready(stage: Stage, *names: str) -> None:
+    stage.on_status = lambda seen: stage.finish() if seen.state == "running" and ready(stage, names) else None
+
+
+def test_everybody_is_told_what_it_needs(stage: Stage) -> None:
+    finish_when_ready(stage, "learner-0", "learner-1", "evaluator")
+    assert stage.run(slowdown=[1, 2.5]) == Outcome(Ending.FINISHED, "the run has finished")
+    tie, address = f"--parent-pid {os.getpid()}", "--syncer http://127.0.0.1:4711"
+    folder = stage.folder
+    assert stage.started("syncer") == [f"--config {folder}/config.toml --host 127.0.0.1 --port 0 --run-dir {folder} {tie}"]
+    assert stage.started("learner-0") == [f"{address} --name learner-0 --shard 0 --shards 2 {tie}"]
+    assert stage.started("learner-1") == [f"{address} --name learner-1 --shard 1 --shards 2 --slowdown 2.5 {tie}"]
+    assert stage.started("evaluator") == [f"{address} --out {folder}/model {tie}"]
+
+
+def test_a_learner_that_dies_is_started_again_so_often_and_no_more(stage: Stage) -> None:
+    stage.plan("learner-1", "1", "1", "1")
+    stage.finish_when("not started again")
+    assert stage.run(restarts_max=2, evaluator=False).ending is Ending.FINISHED
+    assert len(stage.started("learner-1")) == 3
+    assert stage.notes[1:6] == [
+        "learner-1 exited with code 1; started again in 0.01 s",
+        "learner-1 is started again",
+        "learner-1 exited with code 1; started again in 0.02 s",
+        "learner-1 is started again",
+        "learner-1 exited with code 1 and is not started again: error: learner-1 was told so",
+    ]
+
+
+def test_a_learner_that_was_asked_to_leave_stays_away(stage: Stage) -> None:
+    def ask(seen: Status) -> None:
+        if ready(stage, ["learner-0", "learner-1"]):
+            stage.on_status = lambda seen: None
+            stage.tell(["learner-1"], signal.SIGTERM)
+
+    stage.on_status = ask
+    stage.finish_when("learner-1 has left")
+    assert stage.run(evaluator=False).ending is Ending.FINISHED
+    assert len(stage.started("learner-1")) == 1
+
+
+def test_the_drill_kills_the_last_learner_once_and_brings_it_back(stage: Stage) -> None:
+    def go_on(seen: Status) -> None:
+        if ready(stage, ["learner-0", "learner-1", "learner-2"]):
+            stage.status = status(clock=79 if seen.clock == 0 else 80)
+
+    stage.on_status = go_on
+    stage.finish_when("is started again")
+    assert stage.run(learners=3, kill_share=1 / 3, kill_down_s=0.05, evaluator=False).ending is Ending.FINISHED
+    assert stage.notes[1:] == [
+        "learner-2 killed (SIGKILL) at step 80 by the drill; back in 0.05 s",
+        "learner-2 is started again",
+    ]
+    assert len(stage.started("learner-2")) >= 1
+
+
+def test_the_drill_spares_the_only_learner(stage: Stage) -> None:
+    stage.status = status(clock=200)
+    seen: list[Status] = []
+
+    def look(now: Status) -> None:
+        seen.append(now)
+        if len(seen) > 3 and ready(stage, ["learner-0"]):
+            stage.finish()
+
+    stage.on_status = look
+    assert stage.run(learners=1, kill_share=0.1, evaluator=False).ending is Ending.FINISHED
+    assert len(stage.notes) == 1
+
+
+def test_without_its_syncer_the_run_has_failed(stage: Stage) -> None:
+    stage.plan("syncer", "1")
+    outcome = stage.run()
+    log = stage.folder / "logs" / "syncer.log"
+    assert outcome.ending is Ending.FAILED
+    assert outcome.sentence.startswith(f"the syncer exited with code 1; {log} ends:\n")
+    assert outcome.sentence.endswith("\n    error: syncer was told so")
+
+
+def test_a_syncer_that_says_nothing_is_not_waited_for_for_ever(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "LISTEN_S_MAX", 0.01)
+    stage.plan("syncer", "mute")
+    assert "the syncer said nothing for 0.01 s" in stage.run().sentence
+
+
+@pytest.mark.parametrize("name", ["syncer", "learner-0", "evaluator"])
+def test_what_the_user_must_mend_ends_a_run_that_has_not_begun(stage: Stage, name: str) -> None:
+    stage.plan(name, "2")
+    assert stage.run() == Outcome(Ending.REFUSED, f"{name} must be mended")
+
+
+def test_with_no_learner_left_the_run_has_failed(stage: Stage) -> None:
+    """C30"""
+    stage.status = status(clock=5)
+    stage.plan("learner-0", "1")
+    stage.plan("learner-1", "1")
+    outcome = stage.run(restarts_max=0, evaluator=False)
+    assert outcome.ending is Ending.FAILED
+    assert outcome.sentence.startswith("no learner is left, and none may be started again; ")
+
+
+def test_a_run_without_its_model_has_failed(stage: Stage) -> None:
+    def go_on(seen: Status) -> None:
+        if ready(stage, ["learner-0", "learner-1", "evaluator", "syncer"]) and seen.state != "finished":
+            stage.tell(["evaluator"], signal.SIGKILL)
+            stage.finish()
+
+    stage.on_status = go_on
+    outcome = stage.run(restarts_max=0)
+    assert outcome.ending is Ending.FAILED
+    assert outcome.sentence.startswith("the final model was not written; ")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_everybody(stage: Stage, number: signal.Signals) -> None:
+    """C23"""
+
+    def interrupt(seen: Status) -> None:
+        if ready(stage, ["learner-0", "learner-1", "evaluator"]):
+            stage.on_status = lambda seen: None
+            os.kill(os.getpid(), number)
+
+    stage.on_status = interrupt
+    outcome = stage.run()
+    assert outcome == Outcome(Ending.INTERRUPTED, f"the run was interrupted ({number.name})", number)
+    assert (stage.folder / "processes.json").read_bytes() == b"{}"
+
+
+def test_progress_is_the_further_of_steps_and_tokens() -> None:
+    assert progress(status(clock=60)) == 0.25
+    assert progress(status(clock=60, tokens_max=120_000)) == 0.5
+    assert progress(status(clock=60, steps_max=0, tokens_max=240_000)) == 0.25
+    assert progress(status(clock=250)) == 1.0
+
+
+def test_the_configuration_in_the_folder_loads_back_equal(tmp_path: Path) -> None:
+    config = RunConfig(local=LocalSection(learners=2, slowdown=(1.0, 3.0)))
+    with new_run_folder(config, tmp_path / "runs" / "a"):
+        pass
+    assert configuration.load(tmp_path / "runs" / "a" / "config.toml") == config
+
+
+def test_a_folder_that_holds_something_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("keep")
+    with pytest.raises(UsageError, match=r"is not empty; choose another one with --out"), new_run_folder(
+        RunConfig(), tmp_path
+    ):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"cannot be made"), new_run_folder(RunConfig(), tmp_path / "file" / "run"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_nothing_is_left_of_a_run_that_never_began(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    with pytest.raises(UsageError, match="mend me"), new_run_folder(RunConfig(), folder):
+        (folder / "logs").mkdir()
+        (folder / "logs" / "x.log").write_text("x")
+        raise UsageError("mend me")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_folder_of_the_user_stays(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="mend me"), new_run_folder(RunConfig(), tmp_path):
+        raise UsageError("mend me")
+    assert list(tmp_path.iterdir()) == []

@@ -39,6 +39,7 @@ from unlockstep.core import (
     options,
     outer_gradient,
     reasons,
+    shapes,
     sync_round,
     syncer,
     window,
@@ -261,7 +262,7 @@ def reason_table(kind: type[Enum]) -> Callable[[], str]:
 def limit_table() -> str:
     """Every limit that is a constant; those that are settings are in the configuration."""
     rows = []
-    for module in (ids, messages, api, syncer_service, learner_client, learner, runlog, outer_gradient, codec):
+    for module in (ids, messages, shapes, api, syncer_service, learner_client, learner, runlog, outer_gradient, codec):
         for field in _fields(_tree(module).body):
             if field.name.startswith("_") or not re.search(r"(_MAX|_MIN|_BYTES|PER_LEASE)$", field.name):
                 continue

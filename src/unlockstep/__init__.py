@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from unlockstep.config import RunConfig
     from unlockstep.core.errors import ConfigError, UnlockstepError, UsageError
+    from unlockstep.integrations.torch_loop import Learner, LearnerFailed
 
 __version__ = "0.1.0"
 
-__all__ = ["ConfigError", "RunConfig", "UnlockstepError", "UsageError"]
+__all__ = ["ConfigError", "Learner", "LearnerFailed", "RunConfig", "UnlockstepError", "UsageError"]
 
 _HOMES = {
     "ConfigError": "unlockstep.core.errors",
+    "Learner": "unlockstep.integrations.torch_loop",
+    "LearnerFailed": "unlockstep.integrations.torch_loop",
     "RunConfig": "unlockstep.config",
     "UnlockstepError": "unlockstep.core.errors",
     "UsageError": "unlockstep.core.errors",

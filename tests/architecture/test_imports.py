@@ -11,7 +11,7 @@ from architecture.rules import Source, forbidden_import, room_of, sources
 
 IMPORTS = {
     # room: what it may import besides the standard library and itself ("*": everything)
-    "unlockstep": "unlockstep.core unlockstep.config",
+    "unlockstep": "unlockstep.core unlockstep.config unlockstep.integrations",
     # the protocol: plain objects
     "unlockstep.core": "msgspec",
     # the numbers in it

@@ -17,6 +17,7 @@ from unlockstep.core.messages import (
     ContributionArrived,
     Disconnected,
     Heartbeat,
+    JoinRefused,
     Leave,
     Progress,
     Published,
@@ -67,6 +68,8 @@ class SyncerStage:
         self.actions: list[SyncerAction] = []
         self.commits: list[Commit] = []
         self.puppets: dict[str, Puppet] = {}
+        self.processes: list[Puppet] = []
+        """Every process there ever was; ``puppets`` holds the newest of each name."""
         self._payloads = itertools.count()
 
     # ------------------------------------------------------------------------------------------- time and talk
@@ -116,6 +119,7 @@ class SyncerStage:
         puppet = self.puppets.get(name)
         if puppet is None or incarnation == 0:
             puppet = self.puppets[name] = Puppet(name, self.options.fragments)
+            self.processes.append(puppet)
         self.tell(join(name, incarnation, self.options.fragments, **changes))
         answer = puppet.heard[-1]
         if isinstance(answer, Welcome):
@@ -210,8 +214,12 @@ class SyncerStage:
         for action in self.core.take_actions():
             self.actions.append(action)
             match action:
-                case SendTo(learner, _, message) if learner in self.puppets:
-                    self.puppets[learner].heard.append(message)
+                case SendTo(learner, _, Welcome() | JoinRefused()) if learner in self.puppets:
+                    self.puppets[learner].heard.append(action.message)
+                case SendTo(learner, incarnation, message):
+                    for process in self.processes:
+                        if (process.name, process.incarnation) == (learner, incarnation):
+                            process.heard.append(message)
                 case Announce(message):
                     for puppet in self.puppets.values():
                         puppet.heard.append(message)

@@ -45,11 +45,15 @@ def train(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="Replace any setting.")
     ] = None,
-    kill: Annotated[bool, typer.Option("--kill/--no-kill", help="Kill one learner on the way and bring it back.")] = True,
+    kill: Annotated[
+        bool, typer.Option("--kill/--no-kill", help="Kill one learner on the way and bring it back.")
+    ] = True,
     plain: Annotated[bool, typer.Option(help="Lines instead of the live view, also on a terminal.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON, everything else on stderr.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as JSON, everything else on stderr.")
+    ] = False,
 ) -> int:
-    """Train a model on this machine: one syncer, several learners that never wait for each other, one of them killed."""
+    """Train a model on this machine, on learners that never wait for each other; one of them is killed and comes back."""
     from rich.console import Console
 
     from unlockstep import config as run_config

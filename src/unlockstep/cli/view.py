@@ -223,7 +223,8 @@ def _merged(status: Status) -> str:
     merged = ledger.merged + ledger.merged_late
     share = f"{merged / ledger.trained:.0%} of tokens, " if ledger.trained else ""
     part = f", participation {status.participation:.0%}" if status.participation is not None else ""
-    return f"{share}{status.rounds_committed} rounds{part}, downtime {status.downtime_ns / NANOSECONDS_PER_SECOND:.1f} s"
+    down = f", downtime {status.downtime_ns / NANOSECONDS_PER_SECOND:.1f} s"
+    return f"{share}{status.rounds_committed} rounds{part}{down}"
 
 
 def clock_time(ns: int) -> str:

@@ -135,6 +135,7 @@ class SyncerCore:
         self._rounds = Rounds(options, self._members, self._ledger, self._tally, self._outbox)
         self._layout: Layout | None = None
         self._seeder: Member | None = None
+        self._is_seeded = False
         self._finish_until_ns = NEVER_NS
         self._reactions: dict[type[Any], Callable[[Any, int], None]] = {
             Join: self._on_join,
@@ -200,7 +201,7 @@ class SyncerCore:
     @property
     def notices(self) -> tuple[VersionNotice, ...]:
         """The newest version of every fragment, in order; empty while the run has no parameters."""
-        if self._state in (RunState.EMPTY, RunState.SEEDING):
+        if not self._is_seeded:
             return ()
         return tuple(self._rounds.notices[fragment] for fragment in range(self._options.fragments))
 
@@ -272,6 +273,7 @@ class SyncerCore:
             return
         seeder, self._seeder = self._seeder, None
         self._move(RunMove.SEEDED)
+        self._is_seeded = True
         self._rounds.pace = Pace.SCHEDULED
         self._outbox.log(RunSeeded(now_ns, seeder.learner))
         for notice in self.notices:
@@ -459,7 +461,10 @@ class SyncerCore:
 
     def _end(self, now_ns: int) -> None:
         for member in self._members.present():
-            self._ledger.left(member.learner, member.c_tokens)
+            if member.state is MemberState.AWAY:
+                self._ledger.died(member.learner)
+            else:
+                self._ledger.left(member.learner, member.c_tokens)
         versions = tuple(notice.version for notice in self.notices)
         self._move(RunMove.END)
         self._rounds.stop()

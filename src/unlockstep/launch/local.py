@@ -217,13 +217,14 @@ class LocalRun:
         return None
 
     def _command(self, name: str) -> tuple[str, ...]:
+        address = ("--syncer", self._url)
         if name == EVALUATOR:
-            return (*self._program, "evaluator", "--syncer", self._url, "--out", str(self._folder / "model"), *self._tie())
+            return (*self._program, "evaluator", *address, "--out", str(self._folder / "model"), *self._tie())
         index = self._learners.index(name)
         shard = ("--shard", str(index), "--shards", str(len(self._learners)))
         slowdown = self._config.local.slowdown
         pause = ("--slowdown", str(slowdown[index])) if index < len(slowdown) and slowdown[index] != 1 else ()
-        return (*self._program, "learner", "--syncer", self._url, "--name", name, *shard, *pause, *self._tie())
+        return (*self._program, "learner", *address, "--name", name, *shard, *pause, *self._tie())
 
     def _tie(self) -> tuple[str, ...]:
         """A child that finds its parent gone ends itself: even if this process is killed nobody stays behind."""
@@ -309,8 +310,9 @@ class LocalRun:
         if exited.status == ChildCode.USAGE and not self._has_begun:
             return self._refused(name)
         if self._is_ending:
-            late = name != EVALUATOR and exited.status == ChildCode.USAGE
-            self._watcher.note(f"{name} came too late" if late else f"{name} {exited.sentence} while the run ended", now_ns)
+            came_late = name != EVALUATOR and exited.status == ChildCode.USAGE
+            what = "came too late" if came_late else f"{exited.sentence} while the run ended"
+            self._watcher.note(f"{name} {what}", now_ns)
             return None
         self._restart(exited, now_ns)
         return None

@@ -153,7 +153,9 @@ class Processes:
         """Those that have ended since the last call, reaped."""
         ended = [Exit(name, p.returncode) for name, p in self._running.items() if p.poll() is not None]
         for exited in ended:
-            del self._running[exited.name]
+            process = self._running.pop(exited.name)
+            with suppress(ProcessLookupError, PermissionError):  # What it had started and left behind.
+                os.killpg(process.pid, signal.SIGKILL)
         if ended:
             self._record()
         return ended
@@ -179,7 +181,7 @@ class Processes:
             self.take_exits()
 
     def _signal(self, names: Sequence[str], signum: signal.Signals) -> None:
-        """To the whole session of each. A process that has ended but is not reaped keeps its pid: nobody else is hit."""
+        """To the whole session of each. What has ended but is not reaped keeps its pid: nobody else is hit."""
         for name in names:
             process = self._running.get(name)
             if process is not None and process.returncode is None:

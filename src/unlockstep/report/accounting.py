@@ -204,9 +204,7 @@ def spread(durations_ns: Sequence[int]) -> Spread:
     return Spread(len(durations_ns), round(statistics.median(durations_ns)), max(durations_ns))
 
 
-def _learner(
-    name: str, tokens: _Tokens, presence: _Presence, steps: _Steps, rounds: _Rounds
-) -> LearnerAccount:
+def _learner(name: str, tokens: _Tokens, presence: _Presence, steps: _Steps, rounds: _Rounds) -> LearnerAccount:
     others_down = [
         (absence.gone_ns, NEVER_NS if absence.live_ns is None else absence.live_ns)
         for absence in presence.absences

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from io import StringIO
 
 import msgspec
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -45,7 +45,7 @@ class Summary(msgspec.Struct, frozen=True):
 def table(summary: Summary) -> Group:
     """The summary for a terminal."""
     accounting = summary.accounting
-    parts = [
+    parts: list[RenderableType] = [
         Text(),
         _headline(summary),
         Text(),
@@ -86,8 +86,9 @@ def _indented(part: Table | Text) -> Padding:
 def _headline(summary: Summary) -> Text:
     accounting = summary.accounting
     style = {"finished": "bold green", "interrupted": "bold yellow"}.get(summary.ending, "bold red")
-    took = f"{accounting.clock:,} steps and {accounting.ledger.trained:,.0f} tokens in {duration(accounting.duration_ns)}"
-    return Text.assemble((f"{summary.run}: {summary.ending}", style), f" after {took}")
+    trained = f"{accounting.clock:,} steps and {accounting.ledger.trained:,.0f} tokens"
+    ending = (f"{summary.run}: {summary.ending}", style)
+    return Text.assemble(ending, f" after {trained} in {duration(accounting.duration_ns)}")
 
 
 def _facts(accounting: Accounting) -> Table:

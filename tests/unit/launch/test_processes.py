@@ -92,17 +92,25 @@ def test_a_killed_process_takes_its_own_children_along(processes: Processes, wak
     assert exits(processes, wakeup) == [Exit("a", -signal.SIGKILL)]
 
 
+def test_a_process_that_ends_leaves_nothing_behind_that_it_had_started(
+    processes: Processes, wakeup: Wakeup, pipe: Path
+) -> None:
+    processes.start("a", shell(f"exec 3>{pipe}; echo ready >&3; sleep 60 & exit 1"))
+    with pipe.open() as read:
+        assert read.readline() == "ready\n"
+        assert exits(processes, wakeup) == [Exit("a", 1)]
+        assert read.read() == ""
+
+
 def test_stopping_asks_first(processes: Processes, pipe: Path) -> None:
-    processes.start("a", shell(f"trap 'echo bye; exit 0' TERM; echo ready >{pipe}; while :; do sleep 60 & wait; done"))
+    processes.start("a", shell(f"trap 'echo bye; exit 0' TERM; echo ready >{pipe}; sleep 60 & wait"))
     pipe.read_text()
     processes.stop(["a", "nobody"], FAR_S)
     assert processes.running == ()
     assert processes.log("a").read_text() == "bye\n"
 
 
-def test_who_does_not_listen_is_killed_when_the_time_is_up(
-    processes: Processes, pipe: Path, tmp_path: Path
-) -> None:
+def test_who_does_not_listen_is_killed_when_the_time_is_up(processes: Processes, pipe: Path, tmp_path: Path) -> None:
     processes.start("a", shell(f"trap '' TERM; echo ready >{pipe}; sleep 60 & wait"))
     pipe.read_text()
     pid = pids(tmp_path)["a"]

@@ -1,0 +1,623 @@
+"""A run as the syncer sees it: who joins, seeds, falls silent and returns, and what everybody is told."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from support.core_builders import LEASE_NS, MS, STEP_NS, join
+from support.syncer_stage import SyncerStage, running
+from unlockstep.core.actions import Announce, SendTo
+from unlockstep.core.errors import LocalProtocolError
+from unlockstep.core.events import (
+    ContributionRefused,
+    EvaluationReported,
+    FragmentAdopted,
+    FragmentCommitted,
+    JoinWasRefused,
+    LearnerAway,
+    LearnerDeparted,
+    LearnerJoined,
+    LearnerLive,
+    MessageIgnored,
+    RoundOpened,
+    RunSeeded,
+    StepReported,
+)
+from unlockstep.core.ids import NEVER_NS
+from unlockstep.core.messages import (
+    AdoptionNotice,
+    Evaluation,
+    Fenced,
+    JoinRefused,
+    Published,
+    SeedArrived,
+    VersionNotice,
+    Welcome,
+)
+from unlockstep.core.reasons import DepartureReason, JoinRefusal, RefusalReason
+from unlockstep.core.syncer import MOVES, RunMove, RunState
+
+VERSIONS_0 = (VersionNotice(0, 0, "digest-0-0"), VersionNotice(1, 0, "digest-1-0"))
+
+
+def departures(stage: SyncerStage) -> list[tuple[str, DepartureReason]]:
+    return [(event.learner, event.reason) for event in stage.of(LearnerDeparted)]
+
+
+def states(stage: SyncerStage) -> dict[str, str]:
+    return {learner.learner: learner.state for learner in stage.core.status(stage.now_ns).learners}
+
+
+def commit_rounds(stage: SyncerStage, count: int, *names: str) -> None:
+    """So many rounds, in which all these learners take part."""
+    for _ in range(count):
+        clock = max(stage.puppets[name].clock for name in names) + 2
+        for name in names:
+            stage.step(name, clock=clock)
+        number = stage.of(RoundOpened)[-1].round
+        for name in names:
+            stage.contribute(name, round=number)
+        stage.commit()
+
+
+# ----------------------------------------------------------------------------------------------- the state table
+
+
+@pytest.mark.parametrize(("state", "move"), list(itertools.product(RunState, RunMove)))
+def test_every_move_is_listed_or_a_bug(state: RunState, move: RunMove) -> None:
+    core = SyncerStage().core
+    core._state = state
+    if move in MOVES[state]:
+        core._move(move)
+        assert core.state is MOVES[state][move]
+    else:
+        with pytest.raises(LocalProtocolError, match=f"the run cannot {move.value} while it is {state.value}"):
+            core._move(move)
+        assert core.state is state
+
+
+def test_every_state_is_in_the_table_and_reachable_from_empty() -> None:
+    assert set(MOVES) == set(RunState)
+    reached = {RunState.EMPTY}
+    for _ in RunState:
+        reached |= {target for state in reached for target in MOVES[state].values()}
+    assert reached == set(RunState)
+
+
+def test_only_finished_is_final_and_every_other_state_leads_there() -> None:
+    assert [state for state, moves in MOVES.items() if not moves] == [RunState.FINISHED]
+    ending = {RunState.FINISHED}
+    for _ in RunState:
+        ending |= {state for state, moves in MOVES.items() if ending & set(moves.values())}
+    assert ending == set(RunState)
+
+
+# ----------------------------------------------------------------------------------------------- seeding
+
+
+def test_the_first_learner_gives_the_run_its_parameters() -> None:
+    stage = SyncerStage()
+    assert stage.join("a") == Welcome(1, 0, LEASE_NS, versions=(), seed=True, steps_before=0)
+    assert stage.join("b") == Welcome(1, 0, LEASE_NS, versions=(), seed=False, steps_before=0)
+    assert (stage.core.state, stage.core.notices) == (RunState.SEEDING, ())
+    stage.seed("a")
+    assert [event.learner for event in stage.of(RunSeeded)] == ["a"]
+    assert (stage.core.state, stage.core.notices) == (RunState.RUNNING, VERSIONS_0)
+    assert stage.puppets["b"].heard_of(Published) == [Published(notice, 0) for notice in VERSIONS_0]
+
+
+def test_a_part_of_the_parameters_is_not_enough() -> None:
+    stage = SyncerStage()
+    stage.join("a")
+    for _ in range(2):
+        stage.tell(SeedArrived("a", 1, 0, "digest-0-0"))
+    assert (stage.core.state, stage.acted(Announce)) == (RunState.SEEDING, [])
+
+
+def test_nobody_but_the_seeder_may_seed() -> None:
+    stage = SyncerStage()
+    stage.join("a")
+    stage.join("b")
+    stage.seed("b")
+    assert stage.core.state is RunState.SEEDING
+    assert [event.reason for event in stage.of(MessageIgnored)] == [RefusalReason.STALE_INCARNATION] * 2
+
+
+@pytest.mark.parametrize("how", ["disconnected", "silent", "superseded", "left"])
+def test_when_the_seeder_is_gone_half_way_another_one_s_parameters_are_taken_whole(how: str) -> None:
+    stage = SyncerStage()
+    stage.join("a")
+    stage.join("b")
+    stage.tell(SeedArrived("a", 1, 0, "digest-of-a"))
+    match how:
+        case "disconnected":
+            stage.disconnect("a")
+        case "silent":
+            stage.wait(LEASE_NS - MS)
+            stage.heartbeat("b")
+            stage.wait(MS)
+        case "superseded":
+            stage.join("a")
+        case "left":
+            stage.leave("a")
+    assert stage.puppets["b"].heard[-1] == Welcome(1, 0, LEASE_NS, versions=(), seed=True, steps_before=0)
+    stage.tell(SeedArrived("a", 1, 1, "digest-of-a"))
+    assert stage.core.state is RunState.SEEDING
+    stage.seed("b")
+    assert [event.learner for event in stage.of(RunSeeded)] == ["b"]
+    assert stage.core.notices == VERSIONS_0
+
+
+def test_without_another_the_run_is_empty_again_and_the_next_one_seeds() -> None:
+    stage = SyncerStage()
+    stage.join("a")
+    stage.tell(SeedArrived("a", 1, 0, "digest-of-a"))
+    stage.disconnect("a")
+    assert stage.core.state is RunState.EMPTY
+    answer = stage.join("c")
+    assert isinstance(answer, Welcome) and answer.seed
+    answer = stage.join("a", incarnation=1)
+    assert isinstance(answer, Welcome) and not answer.seed
+    stage.seed("c")
+    assert stage.core.notices == VERSIONS_0
+
+
+def test_a_seeder_whose_connection_broke_seeds_anew_if_nobody_else_has_come() -> None:
+    stage = SyncerStage()
+    stage.join("a")
+    stage.disconnect("a")
+    answer = stage.join("a", incarnation=1)
+    assert isinstance(answer, Welcome) and answer.seed
+
+
+# ----------------------------------------------------------------------------------------------- joining
+
+
+def test_a_late_joiner_gets_the_newest_versions_and_the_present_clock() -> None:
+    """C33"""
+    stage = running("a")
+    commit_rounds(stage, 3, "a")
+    answer = stage.join("b")
+    assert isinstance(answer, Welcome)
+    assert answer.versions == (VersionNotice(0, 2, "digest-0-2"), VersionNotice(1, 1, "digest-1-1"))
+    assert (answer.clock, answer.seed, answer.steps_before) == (7, False, 0)
+
+
+def test_a_learner_becomes_live_with_its_first_step() -> None:
+    stage = running("a")
+    stage.join("b")
+    stage.report("b")
+    assert states(stage) == {"a": "live", "b": "joining"}
+    stage.step("b", clock=1)
+    assert states(stage) == {"a": "live", "b": "live"}
+    assert [event.learner for event in stage.of(LearnerLive)] == ["a", "b"]
+
+
+def test_a_refused_process_is_told_why_and_the_reason_is_logged() -> None:
+    """C17"""
+    stage = running("a")
+    answer = stage.join("b", tensors=(), layout_digest="another")
+    assert isinstance(answer, JoinRefused)
+    assert answer.reason is JoinRefusal.LAYOUT_MISMATCH
+    (event,) = stage.of(JoinWasRefused)
+    assert (event.learner, event.reason, event.detail) == ("b", JoinRefusal.LAYOUT_MISMATCH, answer.detail)
+    assert "b" not in states(stage)
+
+
+def test_a_process_of_another_model_does_not_end_the_one_that_runs_under_its_name() -> None:
+    stage = running("a")
+    stage.join("a", tensors=(), layout_digest="another")
+    assert states(stage) == {"a": "live"}
+
+
+def test_a_newer_start_supersedes_an_older_one() -> None:
+    stage = running("a", "b")
+    old = stage.puppets["a"]
+    answer = stage.join("a")
+    assert old.heard[-1] == Fenced(DepartureReason.SUPERSEDED)
+    assert departures(stage) == [("a", DepartureReason.SUPERSEDED)]
+    assert isinstance(answer, Welcome)
+    assert (answer.incarnation, answer.steps_before) == (2, 2)
+    assert states(stage) == {"a": "joining", "b": "live"}
+    assert stage.ledger.lost == old.tokens
+
+
+def test_what_a_superseded_process_still_says_is_answered_with_a_fence() -> None:
+    stage = running("a", "b")
+    old = stage.puppets["a"]
+    stage.join("a")
+    new, stage.puppets["a"] = stage.puppets["a"], old
+    stage.step("a", clock=10**6)
+    assert stage.of(MessageIgnored)[-1].message == "Progress"
+    assert stage.acted(SendTo)[-1] == SendTo("a", 1, Fenced(DepartureReason.SUPERSEDED))
+    stage.heartbeat("a")
+    assert stage.of(MessageIgnored)[-1].message == "Heartbeat"
+    stage.tell(join("a", incarnation=1))
+    assert stage.of(MessageIgnored)[-1].message == "Join"
+    assert states(stage)["a"] == "joining"
+    assert stage.core.status(stage.now_ns).clock == 1
+    stage.puppets["a"] = new
+
+
+# ----------------------------------------------------------------------------------------------- connections
+
+
+def test_a_learner_whose_connection_broke_resumes_under_its_incarnation() -> None:
+    stage = running("a", "b")
+    stage.disconnect("b")
+    assert states(stage)["b"] == "away"
+    answer = stage.join("b", incarnation=1)
+    assert isinstance(answer, Welcome) and answer.incarnation == 1
+    assert [(event.learner, event.incarnation) for event in stage.of(LearnerAway)] == [("b", 1)]
+    resumed = stage.of(LearnerJoined)[-1]
+    assert (resumed.incarnation, resumed.resumed) == (1, True)
+    stage.step("b", clock=1)
+    assert states(stage)["b"] == "live"
+    assert departures(stage) == []
+
+
+def test_a_connection_that_breaks_unnoticed_is_simply_replaced() -> None:
+    stage = running("a", "b")
+    answer = stage.join("b", incarnation=1)
+    assert isinstance(answer, Welcome) and answer.incarnation == 1
+    assert departures(stage) == []
+
+
+def test_an_away_learner_may_come_back_until_its_lease_ends() -> None:
+    stage = running("a", "b")
+    stage.disconnect("b")
+    stage.wait(LEASE_NS - 1)
+    stage.heartbeat("a")
+    assert states(stage)["b"] == "away"
+    stage.wait(1)
+    assert departures(stage) == [("b", DepartureReason.LEASE_EXPIRED)]
+
+
+def test_a_connection_that_was_replaced_may_break_without_effect() -> None:
+    stage = running("a", "b")
+    old = stage.puppets["b"]
+    stage.join("b")
+    new, stage.puppets["b"] = stage.puppets["b"], old
+    stage.disconnect("b")
+    stage.puppets["b"] = new
+    assert states(stage)["b"] == "joining"
+
+
+# ----------------------------------------------------------------------------------------------- leases
+
+
+def test_silence_for_a_whole_lease_ends_it() -> None:
+    """C18"""
+    stage = running("a", "b")
+    stage.wait(LEASE_NS - 1)
+    stage.heartbeat("a")
+    assert departures(stage) == []
+    stage.wait(1)
+    assert departures(stage) == [("b", DepartureReason.LEASE_EXPIRED)]
+    assert stage.puppets["b"].heard[-1] == Fenced(DepartureReason.LEASE_EXPIRED)
+    assert states(stage) == {"a": "live", "b": "gone"}
+
+
+@pytest.mark.parametrize("sign", ["heartbeat", "step", "contribution", "join"])
+def test_every_sign_of_life_renews_a_lease(sign: str) -> None:
+    stage = running("a")
+    stage.step("a")
+    stage.wait(LEASE_NS - 1)
+    match sign:
+        case "heartbeat":
+            stage.heartbeat("a")
+        case "step":
+            stage.step("a")
+        case "contribution":
+            stage.contribute("a")
+        case "join":
+            stage.join("a", incarnation=1)
+    assert stage.core.next_deadline_ns() == stage.now_ns + LEASE_NS
+
+
+def test_a_learner_stopped_and_continued_after_its_eviction_goes_on_where_it_was() -> None:
+    """C19: its upload of before is fenced, it joins again under a new incarnation, and no token is lost or doubled."""
+    stage = running("a", "b", quorum=2)
+    stage.step("a")
+    stage.step("b")
+    upload = stage.hand_over("b")  # SIGSTOP here
+    stage.wait(LEASE_NS - MS)
+    stage.heartbeat("a")
+    stage.wait(MS)
+    assert departures(stage) == [("b", DepartureReason.LEASE_EXPIRED)]
+    assert stage.ledger.lost == 30
+
+    stage.tell(upload)  # SIGCONT
+    assert stage.of(ContributionRefused)[-1].reason is RefusalReason.STALE_INCARNATION
+    stage.step("b", clock=2)
+    assert stage.puppets["b"].heard[-1] == Fenced(DepartureReason.LEASE_EXPIRED)
+    answer = stage.join("b", incarnation=1)
+    assert isinstance(answer, Welcome)
+    assert (answer.incarnation, answer.steps_before) == (2, 0)
+    stage.step("b", clock=2)
+    assert states(stage)["b"] == "live"
+    assert stage.core.status(stage.now_ns).learners[1].steps == 5
+
+    stage.contribute("a")
+    stage.contribute("b")
+    stage.commit()
+    stage.leave("a")
+    stage.leave("b")
+    ledger = stage.ledger
+    assert (ledger.trained, ledger.in_flight, ledger.lost) == (30 + 50, 0, 0)
+    assert ledger.refused == {"stale_incarnation": 30 / 2}
+    assert ledger.merged == (30 + 20) / 2
+
+
+@pytest.mark.parametrize("upload_arrives", ["while gone", "after the return"])
+def test_an_old_upload_is_in_the_ledger_once_whenever_it_arrives(upload_arrives: str) -> None:
+    """C19"""
+    stage = running("a", "b")
+    stage.step("a")
+    upload = stage.hand_over("b")
+    stage.wait(LEASE_NS)
+    if upload_arrives == "while gone":
+        stage.tell(upload)
+    stage.join("b", incarnation=1)
+    if upload_arrives == "after the return":
+        stage.tell(upload)
+    stage.report("b", steps=2)
+    stage.leave("b")
+    assert stage.ledger.refused == {"stale_incarnation": 20 / 2}
+    assert (stage.ledger.dropped, stage.ledger.lost) == (20 / 2, 30)  # a is silent as well, with all it had
+    assert stage.ledger.in_flight == 0
+
+
+def test_an_old_upload_of_a_learner_that_never_returns_is_refused_and_nothing_is_counted_twice() -> None:
+    stage = running("a", "b")
+    stage.step("a")
+    upload = stage.hand_over("b")
+    stage.wait(LEASE_NS)
+    stage.tell(upload)
+    ledger = stage.ledger
+    assert (ledger.trained, ledger.in_flight) == (50, 0)
+    assert ledger.lost + sum(ledger.refused.values()) == 50
+
+
+def test_a_welcome_lost_with_the_connection_does_not_turn_a_learner_against_itself() -> None:
+    """Fenced, it asked to join again; the answer never came. It still knows its first incarnation only."""
+    stage = running("a", "b")
+    stage.wait(LEASE_NS)
+    stage.join("b", incarnation=1)
+    stage.disconnect("b")
+    answer = stage.join("b", incarnation=1)
+    assert isinstance(answer, Welcome)
+    assert states(stage)["b"] == "joining"
+    stage.step("b", clock=1)
+    stage.leave("b")
+    stage.join("a", incarnation=1)
+    assert stage.ledger.in_flight == stage.ledger.trained - 30
+
+
+def test_progress_of_a_revoked_incarnation_is_never_picked_however_far_it_claims_to_be() -> None:
+    """C20"""
+    stage = running("a", "b")
+    old = stage.puppets["b"]
+    stage.join("b")
+    new, stage.puppets["b"] = stage.puppets["b"], old
+    for _ in range(5):
+        stage.step("b", clock=10**6)
+    stage.puppets["b"] = new
+    stage.report("b")
+    stage.step("b", clock=2)
+    stage.step("a")
+    assert stage.core.status(stage.now_ns).clock == 2
+    stage.tell(stage.hand_over("a"))
+    stage.contribute("b", incarnation=1, tokens=10**9, c_tokens=10**9, c_steps=1)
+    stage.tell(stage.hand_over("b", c_steps=1, c_tokens=10))
+    stage.commit()
+    (committed,) = stage.of(FragmentCommitted)
+    assert committed.weights == pytest.approx({"a": 3 / 4, "b": 1 / 4})
+    assert stage.of(ContributionRefused)[-1].reason is RefusalReason.STALE_INCARNATION
+
+
+def test_with_everybody_gone_the_syncer_idles_and_a_newcomer_gets_the_present_version() -> None:
+    """C30"""
+    stage = running("a", "b")
+    commit_rounds(stage, 2, "a", "b")
+    stage.wait(LEASE_NS)
+    assert states(stage) == {"a": "gone", "b": "gone"}
+    assert stage.core.next_deadline_ns() == NEVER_NS
+    events = len(stage.events)
+    stage.wait(1000 * LEASE_NS)
+    assert len(stage.events) == events
+    answer = stage.join("c")
+    assert isinstance(answer, Welcome)
+    assert [notice.version for notice in answer.versions] == [1, 1]
+
+
+def test_a_fresh_process_alone_adopts_the_newest_version_and_never_becomes_the_source() -> None:
+    """C34"""
+    stage = running("a", fragments=1, interval_steps=2)
+    commit_rounds(stage, 50, "a")
+    stage.wait(LEASE_NS)
+    assert states(stage) == {"a": "gone"}
+    for name in ("a", "fresh"):
+        answer = stage.join(name)
+        assert isinstance(answer, Welcome)
+        assert (answer.seed, answer.versions) == (False, (VersionNotice(0, 50, "digest-0-50"),))
+        stage.tell(SeedArrived(name, answer.incarnation, 0, "random weights"))
+    assert stage.core.notices == (VersionNotice(0, 50, "digest-0-50"),)
+    assert len(stage.of(RunSeeded)) == 1
+
+
+# ----------------------------------------------------------------------------------------------- leaving
+
+
+def test_a_learner_that_leaves_is_gone_at_once_and_declares_what_it_drops() -> None:
+    """C23"""
+    stage = running("a", "b")
+    stage.leave("b")
+    assert departures(stage) == [("b", DepartureReason.LEFT)]
+    assert (stage.ledger.dropped, stage.ledger.in_flight) == (20, 20)
+    assert stage.puppets["b"].heard_of(Fenced) == []
+
+
+def test_an_upload_on_its_way_when_its_learner_left_is_accounted_for() -> None:
+    """C23"""
+    stage = running("a", "b")
+    stage.step("a")
+    upload = stage.hand_over("b")
+    stage.leave("b")
+    stage.tell(upload)
+    assert stage.ledger.in_flight == 30  # of a
+    assert stage.ledger.trained == 50
+
+
+# ----------------------------------------------------------------------------------------------- quarantine
+
+
+def refuse(stage: SyncerStage, name: str, reason: RefusalReason) -> None:
+    stage.step(name, clock=stage.core.status(stage.now_ns).clock)
+    stage.contribute(name, defect=reason, payload=-1)
+
+
+def test_three_bad_contributions_in_a_row_and_a_learner_is_out() -> None:
+    """C9"""
+    stage = running("a", "b", quorum=2)
+    stage.step("a")
+    stage.step("b")
+    for _ in range(3):
+        refuse(stage, "b", RefusalReason.NON_FINITE)
+    assert [event.strikes for event in stage.of(ContributionRefused)] == [1, 2, 3]
+    assert departures(stage) == [("b", DepartureReason.QUARANTINED)]
+    assert Fenced(DepartureReason.QUARANTINED) in stage.puppets["b"].heard
+    assert states(stage)["b"] == "quarantined"
+
+    stage.contribute("b", round=0)
+    assert stage.of(ContributionRefused)[-1].reason is RefusalReason.QUARANTINED
+    for incarnation in (1, 0):
+        answer = stage.join("b", incarnation=incarnation)
+        assert isinstance(answer, JoinRefused)
+        assert answer.reason is JoinRefusal.QUARANTINED
+    assert states(stage)["a"] == "live"
+
+
+def test_a_quarantined_learner_that_goes_on_talking_is_told_that_it_is_out() -> None:
+    stage = running("a", "b", quorum=2)
+    stage.step("a")
+    stage.step("b")
+    for _ in range(3):
+        refuse(stage, "b", RefusalReason.NON_FINITE)
+    stage.heartbeat("b")
+    assert stage.puppets["b"].heard[-1] == Fenced(DepartureReason.QUARANTINED)
+
+
+def test_a_good_contribution_wipes_out_the_strikes() -> None:
+    """C9"""
+    stage = running("a", "b", quorum=2)
+    stage.step("a")
+    stage.step("b")
+    for _ in range(2):
+        refuse(stage, "b", RefusalReason.ABSURD_NORM)
+    stage.step("b")
+    stage.contribute("b")
+    stage.contribute("a")
+    stage.commit()
+    stage.step("a", clock=4)
+    stage.step("b", clock=4)
+    refuse(stage, "b", RefusalReason.ABSURD_NORM)
+    assert stage.of(ContributionRefused)[-1].strikes == 1
+
+
+@pytest.mark.parametrize("reason", [RefusalReason.DIGEST_MISMATCH, RefusalReason.LATE, RefusalReason.STALE_BASE])
+def test_a_damaged_or_late_body_never_leads_to_quarantine(reason: RefusalReason) -> None:
+    stage = running("a", "b", quorum=2)
+    stage.step("a")
+    stage.step("b")
+    for _ in range(10):
+        refuse(stage, "b", reason)
+    assert states(stage)["b"] == "live"
+
+
+# ----------------------------------------------------------------------------------------------- what is reported
+
+
+def test_steps_and_adoptions_are_logged_as_reported() -> None:
+    stage = running("a")
+    stage.step("a", adopted=(AdoptionNotice(fragment=1, version=0, digest="digest-1-0", fetch_ns=5 * MS),))
+    step = stage.of(StepReported)[-1]
+    assert (step.learner, step.clock, step.steps, step.tokens, step.step_ns) == ("a", 2, 3, 30, STEP_NS)
+    adopted = stage.of(FragmentAdopted)[-1]
+    assert (adopted.learner, adopted.fragment, adopted.version, adopted.digest) == ("a", 1, 0, "digest-1-0")
+
+
+def test_overwritten_tokens_are_cumulative_so_that_a_lost_message_loses_none() -> None:
+    stage = running("a")
+    stage.report("a", overwritten=(10, 0), c_tokens=(10, 20), c_steps=(1, 2))
+    stage.report("a", overwritten=(10, 0), c_tokens=(10, 20), c_steps=(1, 2))
+    assert stage.ledger.overwritten == 10 / 2
+    stage.disconnect("a")  # with it a report of (15, 5) was lost
+    stage.join("a", incarnation=1)
+    stage.report("a", overwritten=(20, 5), c_tokens=(0, 15), c_steps=(0, 1))
+    assert stage.ledger.overwritten == 25 / 2
+    stage.leave("a")
+    assert stage.ledger.in_flight == 20 - (20 + 5 + 20 + 20) / 2 + 0  # the puppet still declares (20, 20)
+
+
+def test_an_evaluation_is_logged_and_shown() -> None:
+    stage = running("a")
+    stage.tell(Evaluation("evaluator", 1, 2.5, 1.25, (0, 0)))
+    assert [event.loss for event in stage.of(EvaluationReported)] == [2.5]
+    (shown,) = stage.core.status(stage.now_ns).evaluations
+    assert (shown.clock, shown.loss, shown.nats_per_byte) == (1, 2.5, 1.25)
+
+
+def test_the_status_shows_every_learner_and_why_a_round_is_open() -> None:
+    stage = running("a", "b")
+    stage.step("a")
+    stage.contribute("a")
+    stage.wait(30 * MS)
+    status = stage.core.status(stage.now_ns)
+    assert (status.run, status.state, status.clock, status.versions) == ("run", "running", 2, (0, 0))
+    a, b = status.learners
+    assert (a.learner, a.steps, a.tokens, a.tokens_per_step, a.step_ns) == ("a", 3, 30, 10.0, STEP_NS)
+    assert (b.learner, b.clock, b.silent_ns) == ("b", 1, 30 * MS)
+    (open_round,) = status.rounds
+    assert (open_round.contributions, open_round.asked, open_round.open_ns) == (("a",), ("a", "b"), 30 * MS)
+    assert open_round.sentence == "quorum 1 of 1 is in; waits up to 0.1 s for 1 more"
+
+
+def test_participation_is_the_mean_share_of_the_live_that_took_part() -> None:
+    stage = running("a", "b")
+    assert stage.core.status(stage.now_ns).participation is None
+    commit_rounds(stage, 1, "a", "b")
+    stage.step("a", clock=5)
+    stage.contribute("a")
+    stage.wait(STEP_NS)
+    assert stage.core.status(stage.now_ns).participation == (2 / 2 + 1 / 2) / 2
+
+
+def test_downtime_is_time_without_a_single_live_learner() -> None:
+    stage = running("a", "b")
+    stage.disconnect("a")
+    stage.wait(300 * MS)
+    assert stage.core.status(stage.now_ns).downtime_ns == 0  # b is there
+    stage.disconnect("b")
+    stage.wait(500 * MS)
+    assert stage.core.status(stage.now_ns).downtime_ns == 500 * MS
+    stage.join("b", incarnation=1)
+    stage.step("b", clock=1)
+    stage.wait(300 * MS)
+    assert stage.core.status(stage.now_ns).downtime_ns == 500 * MS
+
+
+def test_before_the_first_step_there_is_no_downtime() -> None:
+    stage = SyncerStage()
+    stage.join("a")
+    stage.wait(LEASE_NS // 2)
+    assert stage.core.status(stage.now_ns).downtime_ns == 0
+
+
+def test_taking_empties_what_is_taken() -> None:
+    core = SyncerStage().core
+    core.receive(join("a"), 0)
+    assert core.take_actions() and core.take_events()
+    assert (core.take_actions(), core.take_events()) == ([], [])

@@ -12,21 +12,19 @@ explains itself has none there, and the documents say a little more than the cod
 from __future__ import annotations
 
 import ast
-import importlib
 import inspect
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
-
-import msgspec
+from typing import Any, NamedTuple, get_args
 
 import measure  # beside this file
+import msgspec
 
 from unlockstep import config, runlog
 from unlockstep.core import (
@@ -179,7 +177,7 @@ def _said(own: str, key: str) -> str:
     return own or WORDS[key]
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [head, tuple("---" for _ in head), *rows]
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
 
@@ -224,7 +222,7 @@ def _toml(value: Any) -> str:
 def event_table() -> str:
     """Every kind of line a run log may hold."""
     rows = []
-    for kind in events.Event.__args__:  # type: ignore[attr-defined]
+    for kind in get_args(events.Event):
         about, fields = _record(kind)
         names = ", ".join(f"`{field.name}`" for field in fields if field.name != "at_ns")
         rows.append((f"`{kind.__name__}`", names, _said(about, kind.__name__)))
@@ -236,7 +234,7 @@ def message_table(family: Any) -> Callable[[], str]:
 
     def table() -> str:
         rows = []
-        for kind in family.__args__:
+        for kind in get_args(family):
             about, fields = _record(kind)
             names = ", ".join(f"`{field.name}`" for field in fields)
             rows.append((f"`{kind.__name__}`", names, _said(about, kind.__name__)))
@@ -337,9 +335,7 @@ def rooms() -> str:
         theirs = [name for name in allowed.split() if not name.startswith(("unlockstep.", "*"))]
         everything = "everything, when it is needed" if "*" in allowed else ""
         name = room.removeprefix("unlockstep.") if room != "unlockstep" else "unlockstep (the package itself)"
-        rows.append(
-            (f"`{name}`", everything or ", ".join(f"`{n}`" for n in ours), ", ".join(f"`{n}`" for n in theirs))
-        )
+        rows.append((f"`{name}`", everything or ", ".join(f"`{n}`" for n in ours), ", ".join(f"`{n}`" for n in theirs)))
     return _table(("Room", "may import", "and of other packages"), rows)
 
 
@@ -379,7 +375,6 @@ def block_names(text: str) -> list[str]:
 
 def main() -> None:
     """Write every document anew."""
-    importlib.invalidate_caches()
     for path in sorted(DOCS.rglob("*.md")):
         text = path.read_text(encoding="utf-8")
         if rendered(text) != text:

@@ -61,7 +61,7 @@ def share_contributed(events: Sequence[Event], learner: str, late: bool | None =
 
 def slow_learner() -> list[tuple[str, ...]]:
     """How much of a slow learner's work counts, by how it adopts."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for label, settings, hasty in (
         ("`overwrite`, hands over before it adopts (as it is)", ("adoption.mode=overwrite",), False),
         ("`overwrite`, adopts at once", ("adoption.mode=overwrite",), True),
@@ -81,7 +81,7 @@ def slow_learner() -> list[tuple[str, ...]]:
 
 def late() -> list[tuple[str, ...]]:
     """How much of a slow learner's work counts, by what becomes of late contributions."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for label in ("next", "drop"):
         events = play((f"protocol.late={label}", "adoption.mode=overwrite"))
         in_time, behind = (share_contributed(events, SLOW, late=late) for late in (False, True))

@@ -1,7 +1,7 @@
 """What the experiments have in common outside the trials: options, progress, the table, and the file of results.
 
-Decides how results are shown and kept. A result file holds everything needed to repeat it: the settings and the seed of
-every trial, the commit, the versions and the command. It is written after every trial, so that Ctrl-C loses one at most.
+Decides how results are shown and kept. A result file holds everything needed to repeat it: the settings and the seed
+of every trial, the commit, the versions, the command. It is written after every trial: Ctrl-C loses one at most.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pathlib import Path
 
 import msgspec
 import torch
-
 from trial import Score, Trial, run
 
 FOLDER = Path(__file__).parent

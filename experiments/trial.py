@@ -1,8 +1,8 @@
 """One trial: a recipe trained by a whole ring under virtual time, or by plain AdamW, scored on the same text.
 
 Decides how a trial runs and how it is scored. Does not decide which recipes are tried (the experiments beside this
-file), how results are kept (``sheet``) or what a recipe does: the ring is the production code with a clock that is moved
-by hand, so a trial repeats bit for bit on the same machine.
+file), how results are kept (``sheet``) or what a recipe does: the ring is the production code with a clock moved by
+hand, so a trial repeats bit for bit on the same machine.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ import pytest
 
 from support.live_run import WAIT_S, Puppet, small_config
 from unlockstep import config as run_config
-from unlockstep.core.errors import UsageError
-from unlockstep.core.messages import EndRun, Stop
+from unlockstep.core.errors import LocalProtocolError, UsageError
+from unlockstep.core.messages import Committed, EndRun, Stop
 from unlockstep.core.syncer import SyncerCore
 from unlockstep.net.syncer_service import SyncerService
 from unlockstep.runlog import Header, RunLogWriter
@@ -100,5 +100,17 @@ def test_a_run_that_has_ended_waits_for_its_observers(tmp_path: Path) -> None:
                 assert not task.done()
                 await observer.socket.close()
                 assert await asyncio.wait_for(task, WAIT_S)
+
+    asyncio.run(run())
+
+
+def test_a_syncer_whose_core_fails_ends_with_that_error(tmp_path: Path) -> None:
+    async def run() -> None:
+        with a_service(tmp_path) as service:
+            task, _ = await serving(service, asyncio.Event())
+            with pytest.raises((KeyError, LocalProtocolError)):
+                service.receive(Committed(99, 0, 1, "00", 0.0))  # Nobody has asked for it: our bug, not a peer's.
+            with pytest.raises((KeyError, LocalProtocolError)):
+                await asyncio.wait_for(task, WAIT_S)
 
     asyncio.run(run())

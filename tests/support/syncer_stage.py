@@ -9,7 +9,7 @@ import itertools
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from support.core_builders import MS, STEP_NS, join, options
+from support.core_builders import STEP_NS, join, options
 from unlockstep.core.actions import Announce, Commit, Release, SendTo, SyncerAction
 from unlockstep.core.events import Event
 from unlockstep.core.messages import (
@@ -247,6 +247,3 @@ def running(*names: str, steps_max: int = 0, tokens_max: int = 0, **changes: Any
         for name in names:
             stage.step(name, clock=1)
     return stage
-
-
-__all__ = ["MS", "STEP_NS", "Puppet", "SyncerStage", "running"]

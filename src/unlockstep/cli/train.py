@@ -53,7 +53,7 @@ def train(
         bool, typer.Option("--json", help="Print the summary as JSON, everything else on stderr.")
     ] = False,
 ) -> int:
-    """Train a model on this machine, on learners that never wait for each other; one of them is killed and comes back."""
+    """Train a model on this machine by learners that never wait for each other; one is killed and comes back."""
     from rich.console import Console
 
     from unlockstep import config as run_config

@@ -22,6 +22,7 @@ class LearnerStatus(msgspec.Struct, frozen=True):
     """Moving average of its step time."""
     tokens_per_step: float
     loss: float | None
+    """Of its latest step; None: unknown, or not a number."""
     last_round: int | None
     """The last round it took part in."""
     rounds_merged: int
@@ -61,8 +62,9 @@ class LedgerStatus(msgspec.Struct, frozen=True):
 class EvaluationStatus(msgspec.Struct, frozen=True):
     at_ns: int
     clock: int
-    loss: float
-    nats_per_byte: float
+    loss: float | None
+    """None: it was not a number."""
+    nats_per_byte: float | None
 
 
 class Status(msgspec.Struct, frozen=True):

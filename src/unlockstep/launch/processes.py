@@ -167,8 +167,8 @@ class Processes:
     def stop(self, names: Sequence[str], timeout_s: float) -> None:
         """SIGTERM, then SIGKILL for those that still run after ``timeout_s`` or at a further stop signal; reaped."""
         waiting = [name for name in names if name in self._running]
-        self._signal(waiting, signal.SIGTERM)
         signals = len(self._wakeup.stop_signals)
+        self._signal(waiting, signal.SIGTERM)
         until_ns = self._now_ns() + int(timeout_s * NANOSECONDS_PER_SECOND)
         while any(name in self._running for name in waiting):
             left_s = (until_ns - self._now_ns()) / NANOSECONDS_PER_SECOND

@@ -162,7 +162,7 @@ class LearnerClient:
 
     def discard(self, payload: int) -> None:
         """See ``Link.discard``."""
-        del self._arrived[payload]
+        self._arrived.pop(payload, None)
 
     def close(self) -> None:
         """See ``Link.close``. Takes at most ``FLUSH_S_MAX`` plus the time a body takes to encode."""

@@ -89,8 +89,6 @@ class SyncerService:
         """Set when the run has ended, or cannot go on."""
         self.answers: OrderedDict[str, tuple[int, str]] = OrderedDict()
         """Uploads that have reached the core, by all that was said of them, and what their sender was answered."""
-        self.over = asyncio.Event()
-        """Set when the run has ended, or cannot go on."""
         self._core = core
         self._run_log = run_log
         self._clock = clock
@@ -134,7 +132,7 @@ class SyncerService:
 
         Raises:
             UsageError: the address cannot be listened on.
-            UnlockstepError: a bug, or numbers that cannot be published; the run cannot go on.
+            Exception: a bug, or numbers that cannot be published; the run cannot go on.
         """
         async with self.listening(host, port) as url:
             on_listening(url)
@@ -142,7 +140,7 @@ class SyncerService:
             if not self.over.is_set():
                 self.receive(EndRun("the syncer was told to stop"))
                 await _first_of(self.over, timeout_s=STOP_S_MAX)
-            else:
+            elif self._failure is None:
                 await _first_of(self._unobserved, stop, timeout_s=LINGER_S_MAX)
         if self._failure is not None:
             raise self._failure
@@ -167,9 +165,9 @@ class SyncerService:
         finally:
             await self._say_goodbye()
             committing.cancel()
+            await runner.cleanup()
             if self._timer is not None:
                 self._timer.cancel()
-            await runner.cleanup()
             for executor in (self._inspectors, self._committer, self._lent):
                 if executor is not None:
                     executor.shutdown(wait=True, cancel_futures=True)

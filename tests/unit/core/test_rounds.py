@@ -24,7 +24,6 @@ from unlockstep.core.ids import NEVER_NS
 from unlockstep.core.messages import (
     Committed,
     ContributionArrived,
-    EndRun,
     Published,
     Pull,
     Settled,
@@ -33,7 +32,6 @@ from unlockstep.core.messages import (
 )
 from unlockstep.core.options import Late, Participation
 from unlockstep.core.reasons import DepartureReason, RefusalReason, WindowReason
-from unlockstep.core.syncer import RunState
 
 
 def first_round(*names: str, **changes: Any) -> SyncerStage:
@@ -465,27 +463,6 @@ def test_a_late_contribution_that_comes_twice_counts_once() -> None:
     stage.tell(late)
     stage.tell(late)
     assert refusals(stage) == [("b", RefusalReason.DUPLICATE)]
-
-
-def test_other_progress_handed_over_for_the_same_round_is_not_lost() -> None:
-    """The connection broke while an upload was on its way; the learner was asked again and gave what came after."""
-    stage = first_round("a", "b", quorum=2)
-    first = stage.hand_over("b")
-    stage.disconnect("b")
-    stage.join("b", incarnation=1)
-    stage.step("b")
-    second = stage.hand_over("b")
-    assert (first.round, second.round) == (0, 0)
-    stage.tell(first)
-    stage.tell(second)
-    stage.contribute("a")
-    stage.commit()
-    assert stage.ledger.merged == (30 + 30) / 2
-    stage.leave("a")
-    stage.leave("b")
-    stage.tell(EndRun("enough"))
-    assert stage.core.state is RunState.FINISHED
-    assert stage.ledger.in_flight == 0
 
 
 @pytest.mark.parametrize(

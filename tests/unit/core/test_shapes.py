@@ -37,7 +37,11 @@ def test_a_message_that_fits_the_run_passes(message: LearnerMessage) -> None:
 @pytest.mark.parametrize(
     ("message", "changes"),
     [
-        *((PROGRESS, {name: counts}) for name in ("c_steps", "c_tokens", "overwritten") for counts in ((), (1,), (1, 1, 1), (1, -1))),
+        *(
+            (PROGRESS, {name: counts})
+            for name in ("c_steps", "c_tokens", "overwritten")
+            for counts in ((), (1,), (1, 1, 1), (1, -1))
+        ),
         *((PROGRESS, {name: n}) for name in ("clock", "steps", "tokens", "step_ns") for n in (-1, COUNT_MAX + 1)),
         *((PROGRESS, {"adopted": (AdoptionNotice(fragment, 1, "00", 5),)}) for fragment in (-1, 2)),
         (PROGRESS, {"adopted": (AdoptionNotice(0, -1, "00", 5),)}),

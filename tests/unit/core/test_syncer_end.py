@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from support.core_builders import LEASE_NS, MS, STEP_NS
@@ -19,6 +21,7 @@ from unlockstep.core.events import (
 )
 from unlockstep.core.ids import NEVER_NS
 from unlockstep.core.messages import EndRun, Finish, JoinRefused, Published, Pull, Settled, Stop, Undelivered, Welcome
+from unlockstep.core.options import Participation
 from unlockstep.core.reasons import DepartureReason, JoinRefusal, RefusalReason
 from unlockstep.core.syncer import RunState
 
@@ -28,15 +31,15 @@ def announced(stage: SyncerStage) -> list[object]:
     return [action.message for action in stage.acted(Announce) if not isinstance(action.message, Published)]
 
 
-def finishing(*names: str, **changes: object) -> SyncerStage:
+def finishing(*names: str, **changes: Any) -> SyncerStage:
     """Two learners have been told to finish; the first round has not opened yet."""
-    stage = running(*names, **changes)  # type: ignore[arg-type]
+    stage = running(*names, **changes)
     stage.tell(EndRun("enough"))
     assert stage.core.state is RunState.FINISHING
     return stage
 
 
-def draining(*names: str, **changes: object) -> SyncerStage:
+def draining(*names: str, **changes: Any) -> SyncerStage:
     """All of them have taken their last step."""
     stage = finishing(*names, **changes)
     for name in names:
@@ -134,8 +137,6 @@ def test_when_the_run_ends_no_new_round_is_scheduled() -> None:
 
 
 def test_under_fresh_the_last_rounds_ask_everybody() -> None:
-    from unlockstep.core.options import Participation
-
     stage = finishing("a", "b", participation=Participation.FRESH)
     stage.step("a", clock=50, last=True)
     stage.step("b", last=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,6 +40,12 @@ def pipe(tmp_path: Path) -> Path:
 
 def shell(script: str) -> tuple[str, ...]:
     return ("sh", "-c", script)
+
+
+def python(script: str, pipe: Path) -> tuple[str, ...]:
+    """A process that tells the pipe once SIGTERM cannot end it any more, and then goes by its script."""
+    opening = "import os, signal; TERM = {signal.SIGTERM}; signal.pthread_sigmask(signal.SIG_BLOCK, TERM)"
+    return sys.executable, "-I", "-S", "-c", f"{opening}; open({str(pipe)!r}, 'w').close(); {script}"
 
 
 def exits(processes: Processes, wakeup: Wakeup) -> list[Exit]:
@@ -103,7 +110,7 @@ def test_a_process_that_ends_leaves_nothing_behind_that_it_had_started(
 
 
 def test_stopping_asks_first(processes: Processes, pipe: Path) -> None:
-    processes.start("a", shell(f"trap 'echo bye; exit 0' TERM; echo ready >{pipe}; sleep 60 & wait"))
+    processes.start("a", python("signal.sigwait(TERM); print('bye')", pipe))
     pipe.read_text()
     processes.stop(["a", "nobody"], FAR_S)
     assert processes.running == ()
@@ -111,7 +118,7 @@ def test_stopping_asks_first(processes: Processes, pipe: Path) -> None:
 
 
 def test_who_does_not_listen_is_killed_when_the_time_is_up(processes: Processes, pipe: Path, tmp_path: Path) -> None:
-    processes.start("a", shell(f"trap '' TERM; echo ready >{pipe}; sleep 60 & wait"))
+    processes.start("a", python("signal.pause()", pipe))
     pipe.read_text()
     pid = pids(tmp_path)["a"]
     processes.stop(["a"], 0.05)
@@ -121,8 +128,7 @@ def test_who_does_not_listen_is_killed_when_the_time_is_up(processes: Processes,
 
 def test_a_second_signal_ends_the_patience(processes: Processes, wakeup: Wakeup, pipe: Path) -> None:
     """Here the process itself sends it, when it is asked to end."""
-    script = f"trap 'kill -INT {os.getpid()}' TERM; echo ready >{pipe}; while :; do sleep 60 & wait; done"
-    processes.start("a", shell(script))
+    processes.start("a", python("signal.sigwait(TERM); os.kill(os.getppid(), signal.SIGINT); signal.pause()", pipe))
     pipe.read_text()
     processes.stop(["a"], FAR_S)
     assert processes.running == ()

@@ -9,7 +9,6 @@ clock: the time comes with every call. Does not decide anything about the run.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from types import TracebackType
@@ -159,7 +158,7 @@ def _learner(learner: LearnerStatus, newest_round: int | None) -> tuple[Renderab
         Text(f"  {learner.learner}"),
         state,
         f"{tokens_per_s(learner):,.0f}" if live and learner.step_ns else "-",
-        f"{learner.loss:.3f}" if live and learner.loss is not None and math.isfinite(learner.loss) else "-",
+        f"{learner.loss:.3f}" if live and learner.loss is not None else "-",
         str(learner.clock) if learner.steps else "-",
         _last_round(learner, newest_round),
     )
@@ -201,21 +200,27 @@ def round_line(collecting: RoundStatus) -> str:
 def _validation(evaluations: Sequence[EvaluationStatus], width: int) -> str:
     if not evaluations:
         return "not yet"
-    newest = evaluations[-1]
     curve = sparkline([evaluation.nats_per_byte for evaluation in evaluations], width)
-    return f"{curve} {newest.nats_per_byte:.3f} nats/byte at step {newest.clock}"
+    return f"{curve} {loss_line(evaluations[-1])}"
 
 
-def sparkline(values: Sequence[float], width: int) -> str:
+def loss_line(evaluation: EvaluationStatus) -> str:
+    """A validation loss, and when."""
+    if evaluation.nats_per_byte is None:
+        return f"not a number at step {evaluation.clock}"
+    return f"{evaluation.nats_per_byte:.3f} nats/byte at step {evaluation.clock}"
+
+
+def sparkline(values: Sequence[float | None], width: int) -> str:
     """One character per value, the largest the tallest; of more than ``width`` values, that many, evenly spread."""
     if len(values) > width:
         values = [values[round(index * (len(values) - 1) / (width - 1))] for index in range(width)]
-    finite = [value for value in values if math.isfinite(value)]
+    finite = [value for value in values if value is not None]
     if not finite:
         return "?" * len(values)
     low, high = min(finite), max(finite)
     scale = (len(SPARKS) - 1) / (high - low) if high > low else 0.0
-    return "".join(SPARKS[round((value - low) * scale)] if math.isfinite(value) else "?" for value in values)
+    return "".join("?" if value is None else SPARKS[round((value - low) * scale)] for value in values)
 
 
 def _merged(status: Status) -> str:
@@ -246,7 +251,7 @@ def news(before: Status | None, after: Status) -> list[str]:
     seen = 0 if before is None or not before.evaluations else before.evaluations[-1].at_ns
     for evaluation in after.evaluations:
         if evaluation.at_ns > seen:
-            lines.append(f"validation loss {evaluation.nats_per_byte:.4f} nats/byte at step {evaluation.clock}")
+            lines.append(f"validation loss {loss_line(evaluation)}")
     if before is not None and before.state != after.state:
         words = {"running": "every parameter is in place, training begins", "finishing": "the end is reached",
                  "draining": "the last rounds collect what is left", "finished": "the run is over"}  # fmt: skip
@@ -278,7 +283,7 @@ def _learner_news(before: LearnerStatus | None, after: LearnerStatus, status: St
 def progress_line(status: Status, left_ns: int | None) -> str:
     """Where the run is, in one line."""
     live = [learner for learner in status.learners if learner.state == "live"]
-    losses = [m.loss for m in live if m.loss is not None and math.isfinite(m.loss)]
+    losses = [m.loss for m in live if m.loss is not None]
     parts = [
         f"{_steps(status)} ({progress(status):.0%})",
         f"{status.ledger.trained:,.0f} tokens",

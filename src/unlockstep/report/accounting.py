@@ -8,6 +8,7 @@ Times are the syncer's (``at_ns``), except the duration of an inner step, which 
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -90,8 +91,9 @@ class Validation(msgspec.Struct, frozen=True):
 
     at_ns: int
     clock: int
-    loss: float
-    nats_per_byte: float
+    loss: float | None
+    """None: it was not a number."""
+    nats_per_byte: float | None
 
 
 class Accounting(msgspec.Struct, frozen=True):
@@ -141,7 +143,7 @@ def account(events: Iterable[Event], fragment_count: int) -> Accounting:
     last_ns, clock, ended = 0, 0, False
     for event in events:
         if isinstance(event, EvaluationReported):
-            evaluations.append(Validation(event.at_ns, event.clock, event.loss, event.nats_per_byte))
+            evaluations.append(Validation(event.at_ns, event.clock, _number(event.loss), _number(event.nats_per_byte)))
         if ended:
             continue
         last_ns = event.at_ns
@@ -204,6 +206,11 @@ def spread(durations_ns: Sequence[int]) -> Spread:
     return Spread(len(durations_ns), round(statistics.median(durations_ns)), max(durations_ns))
 
 
+def _number(value: float) -> float | None:
+    """JSON has no NaN."""
+    return value if math.isfinite(value) else None
+
+
 def _learner(name: str, tokens: _Tokens, presence: _Presence, steps: _Steps, rounds: _Rounds) -> LearnerAccount:
     others_down = [
         (absence.gone_ns, NEVER_NS if absence.live_ns is None else absence.live_ns)
@@ -250,6 +257,8 @@ class _Tokens:
         self._process: dict[str, range] = {}
         """Incarnations of the present process."""
         self._present: set[str] = set()
+        self._away: set[str] = set()
+        """Of those present, who has lost its connection."""
         self._held: dict[int, list[ContributionAccepted]] = {}
         """By round, open or committing."""
         self._open: dict[int, int] = {}
@@ -264,8 +273,11 @@ class _Tokens:
         match event:
             case LearnerJoined():
                 self._joined(event)
+            case LearnerAway():
+                self._away.add(event.learner)
             case LearnerDeparted():
                 self._present.discard(event.learner)
+                self._away.discard(event.learner)
                 if event.reason is DepartureReason.LEFT:
                     self._drop(event.learner)
                 else:
@@ -304,6 +316,7 @@ class _Tokens:
         first = self._process[name].start if event.resumed and name in self._process else event.incarnation
         self._process[name] = range(first, event.incarnation + 1)
         self._present.add(name)
+        self._away.discard(name)
 
     def _accepted(self, made: ContributionAccepted) -> None:
         self.ledger(made.learner).accepted(made.learner, made.fragment, made.c_tokens)
@@ -315,13 +328,16 @@ class _Tokens:
             self._late.setdefault(made.fragment, []).append(made)
 
     def _refused(self, made: ContributionRefused) -> None:
-        """Counted always; entered unless the tokens are a duplicate's, a dead process's, or nonsense."""
+        """Counted always; entered unless the tokens are a duplicate's, an earlier process's, or nonsense."""
         self.refusals[made.reason.value] += 1
         name = made.learner
         if made.reason is RefusalReason.DUPLICATE or made.incarnation not in self._process.get(name, ()):
             return
-        if not self.ledger(name).is_closed(name) and 0 <= made.c_tokens <= self._now[name]:
-            self.ledger(name).refused(name, made.fragment, made.c_tokens, made.reason)
+        if not 0 <= made.c_tokens <= self._now[name]:
+            return
+        ledger = self.ledger(name)
+        enter = ledger.refused_after_death if ledger.is_closed(name) else ledger.refused
+        enter(name, made.fragment, made.c_tokens, made.reason)
 
     def _settle(self, round: int) -> None:
         for made in self._held.pop(round):
@@ -333,10 +349,23 @@ class _Tokens:
             self._settle(event.round)
             return
         del self._open[event.fragment]
-        for made in self._held.pop(event.round):
+        self._give_up(self._held.pop(event.round))
+
+    def _give_up(self, everything: list[ContributionAccepted]) -> None:
+        for made in everything:
             ledger = self.ledger(made.learner)
             ledger.abandoned(made.learner, made.fragment, made.c_tokens, RefusalReason.RUN_FINISHED)
             self.refusals[RefusalReason.RUN_FINISHED.value] += 1
+
+    def _end(self) -> None:
+        """What came too late for the last round is given up; what the away held is lost, what the others, dropped."""
+        for waiting in self._late.values():
+            self._give_up(waiting)
+        for learner in sorted(self._present):
+            if learner in self._away:
+                self.ledger(learner).died(learner)
+            else:
+                self._drop(learner)
 
     def _drop(self, learner: str) -> None:
         ledger = self.ledger(learner)

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 from unlockstep.core.status import LedgerStatus
-from unlockstep.report.accounting import Absence, Accounting, LearnerAccount
+from unlockstep.report.accounting import Absence, Accounting, LearnerAccount, Validation
 
 
 class Files(msgspec.Struct, frozen=True):
@@ -116,8 +116,13 @@ def _validation(accounting: Accounting) -> str:
     if not accounting.evaluations:
         return "not measured"
     first, last = accounting.evaluations[0], accounting.evaluations[-1]
-    text = f"{last.nats_per_byte:.4f} nats/byte at step {last.clock}"
-    return text if first is last else f"{text}, from {first.nats_per_byte:.4f} at step {first.clock}"
+    return _loss(last) if first is last else f"{_loss(last)}, from {_loss(first)}"
+
+
+def _loss(evaluation: Validation) -> str:
+    if evaluation.nats_per_byte is None:
+        return f"not a number at step {evaluation.clock}"
+    return f"{evaluation.nats_per_byte:.4f} nats/byte at step {evaluation.clock}"
 
 
 def _participation(accounting: Accounting) -> str:

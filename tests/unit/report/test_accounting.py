@@ -14,7 +14,6 @@ from unlockstep.core.events import (
     ContributionRefused,
     EvaluationReported,
     Event,
-    FragmentAdopted,
     FragmentCommitted,
     LearnerAway,
     LearnerDeparted,
@@ -26,6 +25,7 @@ from unlockstep.core.events import (
     RunFinished,
     RunFinishing,
     StepReported,
+    TokensOverwritten,
 )
 from unlockstep.core.reasons import DepartureReason, RefusalReason, WindowReason
 from unlockstep.core.status import LedgerStatus, Status
@@ -129,6 +129,23 @@ def test_a_new_process_counts_from_zero_again() -> None:
     assert only(accounting).steps == 2
 
 
+def test_what_an_absent_learner_held_at_the_end_is_lost() -> None:
+    ledger = tell(*START, LearnerAway(2, "a", 1), finished(3)).ledger
+    assert (ledger.lost, ledger.dropped) == (10, 0)
+
+
+def test_a_contribution_refused_after_its_learner_died_is_refused_and_not_lost() -> None:
+    gone = LearnerDeparted(2, "a", 1, DepartureReason.LEASE_EXPIRED)
+    ledger = tell(*START, gone, refused(3, 4, RefusalReason.STALE_INCARNATION)).ledger
+    assert (ledger.refused, ledger.lost) == ({"stale_incarnation": 4}, 6)
+
+
+def test_a_late_contribution_that_no_round_takes_is_given_up_at_the_end() -> None:
+    accounting = tell(*START, opened(2), closed(3), committed(4), accepted(5, 10, late=True), finished(6))
+    assert accounting.ledger.refused == {"run_finished": 10}
+    assert accounting.refusals == {"run_finished": 1}
+
+
 def test_a_late_contribution_is_merged_in_the_next_round_of_its_fragment() -> None:
     story = [*START, opened(2), closed(3), accepted(4, 10, late=True), committed(5)]
     assert tell(*story).ledger.merged_late == 0
@@ -171,7 +188,7 @@ def test_a_refusal_whose_tokens_are_counted_elsewhere_is_only_counted(event: Con
 
 
 def test_overwritten_tokens_are_those_the_adoptions_report() -> None:
-    assert tell(*START, FragmentAdopted(2, "a", 1, 0, 1, "", 3)).ledger.overwritten == 3
+    assert tell(*START, TokensOverwritten(2, "a", 1, 0, 3)).ledger.overwritten == 3
 
 
 # ------------------------------------------------------------------------------------------- rounds

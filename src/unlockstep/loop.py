@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from unlockstep.core.actions import (
     Adopt,
     Discard,
@@ -115,7 +117,7 @@ class LearnerLoop:
         self._queue: deque[LearnerAction] = deque()
         self._anchors: dict[int, FloatArray] = {}
         self._snapshots: dict[int, FloatArray] = {}
-        self._scratch: dict[int, FloatArray] = {}
+        self._scratch_rows = np.empty((2, 0), np.float32)
         self._boundary_ns: int | None = None
         self._done: Done | None = None
 
@@ -257,9 +259,16 @@ class LearnerLoop:
             self._store.write_fragment(fragment, new)
             self._anchors[fragment] = self._store.read_fragment(fragment)
             return
-        local = self._store.read_fragment(fragment, self._scratch.get(new.size))
-        self._scratch[new.size] = local
-        adopted = adopt(self._adoption, new, local, self._anchors[fragment], self._blend_alpha, out=local)
-        self._store.write_fragment(fragment, adopted)
+        local, progress = self._scratch(new.size)
+        self._store.read_fragment(fragment, local)
+        anchor = self._anchors[fragment]
+        np.subtract(local, anchor, out=progress)
+        self._store.write_fragment(fragment, adopt(self._adoption, new, local, anchor, self._blend_alpha, out=local))
         held = self._store.read_fragment(fragment)
-        self._anchors[fragment] = anchor_after(held, adopted, new)
+        self._anchors[fragment] = anchor_after(self._adoption, held, progress, self._blend_alpha)
+
+    def _scratch(self, size: int) -> tuple[FloatArray, FloatArray]:
+        """Two arrays to work in, kept from one adoption to the next."""
+        if self._scratch_rows.shape[1] < size:
+            self._scratch_rows = np.empty((2, size), np.float32)
+        return self._scratch_rows[0, :size], self._scratch_rows[1, :size]

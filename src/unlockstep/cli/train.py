@@ -97,11 +97,11 @@ def _steps_for(tokens: int, config: RunConfig) -> int:
 
 def _run(config: RunConfig, folder: Path, console: Console, plain: bool) -> Outcome:
     from unlockstep.cli.view import LiveView, PlainView
-    from unlockstep.launch.local import LocalRun
+    from unlockstep.launch.local import LocalRun, learner_names
     from unlockstep.net.observer_client import read_status
 
     view = LiveView if console.is_terminal and not plain else PlainView
-    with view(console, config.local.learners, f"{config.model.spec} on {config.data.source}") as watcher:
+    with view(console, learner_names(config), f"{config.model.spec} on {config.data.source}") as watcher:
         return LocalRun(config, folder, read_status=read_status, watcher=watcher).run()
 
 

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
-from rich.bar import Bar
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -35,7 +35,7 @@ ETA_ELAPSED_S_MIN = 3.0
 SPARKS = "▁▂▃▄▅▆▇█"
 
 _STATE_STYLES = {"live": "green", "joining": "yellow", "away": "red", "gone": "red", "quarantined": "bold red"}
-_STATE_WORDS = {"joining": "starting", "live": "training", "away": "connection lost"}
+_STATE_WORDS = {"joining": "loading", "live": "training", "away": "no connection"}
 
 
 class Eta:
@@ -74,7 +74,7 @@ def picture(
     status: Status | None,
     *,
     title: str,
-    learners: int,
+    names: Sequence[str],
     left_ns: int | None,
     elapsed_ns: int,
     notes: Iterable[str],
@@ -85,7 +85,7 @@ def picture(
     Args:
         status: of the run; None while the syncer starts.
         title: what is trained on what.
-        learners: how many there are to be.
+        names: of the learners there are to be.
         left_ns: estimate of the time left, if there is one.
         elapsed_ns: since the command was given.
         notes: the newest last.
@@ -95,7 +95,7 @@ def picture(
     if status is None:
         parts += [Text(), Text("  the syncer is starting", "dim")]
     else:
-        parts += [Text(), _progress(status, left_ns, width), Text(), _learners(status, learners), Text()]
+        parts += [Text(), _progress(status, left_ns, width), Text(), _learners(status, names), Text()]
         parts.append(_facts(status, width))
     listed = list(notes)[-NOTES_SHOWN:]
     if listed:
@@ -122,11 +122,14 @@ def _progress(status: Status, left_ns: int | None, width: int) -> Table:
     else:
         left = "" if status.clock else "starting"
     line = Table.grid(padding=(0, 2))
+    line.width = width
+    for ratio in (None, 1, None, None, None):
+        line.add_column(ratio=ratio, no_wrap=True)
     line.add_row(
-        Text(f"  {_steps(status)}"),
-        Bar(1.0, 0.0, share, width=max(10, width - 62), color="green", bgcolor="grey37"),
-        Text(f"{share:4.0%}"),
-        Text(f"{status.ledger.trained:,.0f} tokens"),
+        f"  {_steps(status)}",
+        ProgressBar(1.0, share, complete_style="green", finished_style="green"),
+        f"{share:4.0%}",
+        f"{status.ledger.trained:,.0f} tokens",
         Text(left, "bold"),
     )
     return line
@@ -136,16 +139,18 @@ def _steps(status: Status) -> str:
     return f"step {status.clock} of {status.steps_max}" if status.steps_max else f"step {status.clock}"
 
 
-def _learners(status: Status, learners: int) -> Table:
+def _learners(status: Status, names: Sequence[str]) -> Table:
     rows = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     rows.add_column("  learner", no_wrap=True)
-    rows.add_column("state", no_wrap=True, min_width=15)
+    rows.add_column("state", no_wrap=True, min_width=13)
     for heading in ("tokens/s", "loss", "clock", "last round"):
-        rows.add_column(heading, justify="right", no_wrap=True, min_width=8)
-    for learner in status.learners:
-        rows.add_row(*_learner(learner, _newest_round(status)))
-    for _ in range(learners - len(status.learners)):
-        rows.add_row(Text("  -", "dim"), Text("starting", "yellow"), *["-"] * 4)
+        rows.add_column(heading, justify="right", no_wrap=True, min_width=7)
+    here = {learner.learner: learner for learner in status.learners}
+    for name in sorted({*names, *here}):
+        if name in here:
+            rows.add_row(*_learner(here[name], _newest_round(status)))
+        else:
+            rows.add_row(f"  {name}", Text("starting", "yellow"), *["-"] * 4)
     return rows
 
 
@@ -188,13 +193,13 @@ def _facts(status: Status, width: int) -> Table:
     for collecting in status.rounds or (None,):
         facts.add_row("  round", "none is due" if collecting is None else round_line(collecting))
     facts.add_row("  validation", _validation(status.evaluations, max(8, min(40, width - 50))))
-    facts.add_row("  merged", _merged(status))
+    facts.add_row("  tokens", _tokens(status))
     return facts
 
 
 def round_line(collecting: RoundStatus) -> str:
     """A round, and why it is open."""
-    return f"{collecting.round} (fragment {collecting.fragment}) {collecting.sentence}"
+    return f"{collecting.round} (fragment {collecting.fragment}): {collecting.sentence}"
 
 
 def _validation(evaluations: Sequence[EvaluationStatus], width: int) -> str:
@@ -223,13 +228,14 @@ def sparkline(values: Sequence[float | None], width: int) -> str:
     return "".join("?" if value is None else SPARKS[round((value - low) * scale)] for value in values)
 
 
-def _merged(status: Status) -> str:
-    ledger = status.ledger
+def _tokens(status: Status) -> str:
+    ledger, rounds = status.ledger, f"{status.rounds_committed} rounds"
     merged = ledger.merged + ledger.merged_late
-    share = f"{merged / ledger.trained:.0%} of tokens, " if ledger.trained else ""
-    part = f", participation {status.participation:.0%}" if status.participation is not None else ""
-    down = f", downtime {status.downtime_ns / NANOSECONDS_PER_SECOND:.1f} s"
-    return f"{share}{status.rounds_committed} rounds{part}{down}"
+    parts = [f"{merged / ledger.trained:.0%} merged in {rounds}" if ledger.trained else rounds]
+    if status.participation is not None:
+        parts.append(f"participation {status.participation:.0%}")
+    parts.append(f"downtime {status.downtime_ns / NANOSECONDS_PER_SECOND:.1f} s")
+    return ", ".join(parts)
 
 
 def clock_time(ns: int) -> str:
@@ -307,12 +313,12 @@ class LiveView:
 
     Args:
         console: a terminal.
-        learners: how many there are to be.
+        names: of the learners there are to be.
         title: what is trained on what.
     """
 
-    def __init__(self, console: Console, learners: int, title: str) -> None:
-        self._learners = learners
+    def __init__(self, console: Console, names: Sequence[str], title: str) -> None:
+        self._names = names
         self._title = title
         self._notes: deque[str] = deque(maxlen=NOTES_SHOWN)
         self._status: Status | None = None
@@ -354,7 +360,7 @@ class LiveView:
         drawn = picture(
             self._status,
             title=self._title,
-            learners=self._learners,
+            names=self._names,
             left_ns=None if self._status is None else self._eta.left_ns(self._status),
             elapsed_ns=self._elapsed_ns(now_ns),
             notes=self._notes,
@@ -368,13 +374,13 @@ class PlainView:
 
     Args:
         console: anything that can be written to.
-        learners: how many there are to be.
+        names: of the learners there are to be.
         title: what is trained on what.
     """
 
-    def __init__(self, console: Console, learners: int, title: str) -> None:
+    def __init__(self, console: Console, names: Sequence[str], title: str) -> None:
         self._console = console
-        self._opening = f"{title}, {learners} learners"
+        self._opening = f"{title}, learners: {len(names)}"
         self._status: Status | None = None
         self._eta = Eta()
         self._began_ns: int | None = None

@@ -11,7 +11,7 @@ from enum import Enum
 
 import numpy as np
 
-from unlockstep.core.chunks import Float32, chunks, scratch
+from unlockstep.core.chunks import Float32, chunks
 
 
 class Adoption(Enum):
@@ -38,42 +38,48 @@ def adopt(
         local: float32[n], the value now.
         uploaded: float32[n], the value at the last upload; the anchor if nothing was uploaded since it was adopted.
         alpha: share of the local value kept, 0 to 1; read by ``BLEND`` alone.
-        out: float32[n] to write to; may be any of the inputs.
+        out: float32[n] to write to; may be ``local``.
 
     Reference: paper, Alg. 1 (overwrite). The other two are not in it.
     """
     adopted = np.empty_like(new) if out is None else out
-    keep, take = np.float32(alpha), np.float32(1.0 - alpha)
-    term = scratch()
+    keep = np.float32(alpha)
     for chunk in chunks(0, new.size):
-        part = term[: adopted[chunk].size]
+        part = adopted[chunk]
         match mode:
             case Adoption.OVERWRITE:
-                np.copyto(adopted[chunk], new[chunk])
-            case Adoption.BLEND:
-                np.multiply(local[chunk], keep, out=part)
-                np.add(part, new[chunk] * take, out=adopted[chunk])
+                np.copyto(part, new[chunk])
+            case Adoption.BLEND:  # as new + alpha * (local - new)
+                np.subtract(local[chunk], new[chunk], out=part)
+                np.multiply(part, keep, out=part)
+                np.add(part, new[chunk], out=part)
             case Adoption.CARRY:
                 np.subtract(local[chunk], uploaded[chunk], out=part)
-                np.add(new[chunk], part, out=adopted[chunk])
+                np.add(part, new[chunk], out=part)
     return adopted
 
 
-def anchor_after(held: Float32, adopted: Float32, new: Float32) -> Float32:
-    """What the next outer gradient is measured from: the value the model now holds, less the local progress in it.
+def anchor_after(mode: Adoption, held: Float32, progress: Float32, alpha: float) -> Float32:
+    """What the next outer gradient is measured from: what the model now holds, less its own progress kept in it.
 
-    ``anchor = held - (adopted - new)``
+    ``carry: held - progress``; ``blend: held - alpha * progress``; ``overwrite: held``.
 
-    Where the model stores float32 this is the global value; where it stores fewer bits, ``held`` is ``adopted``
-    rounded, and the anchor is rounded with it, so that rounding is never taken for progress.
+    In float32 these are the global value for ``carry`` and ``overwrite``, and the blend of the old anchor and the global
+    value for ``blend``. Where the model stores fewer bits, ``held`` is rounded and the anchor with it, so that rounding
+    is never taken for progress.
 
     Args:
+        mode: which of the three.
         held: float32[n], read back from the model after the adoption; written over with the result.
-        adopted: float32[n], what ``adopt`` returned; written over.
-        new: float32[n], the global value.
+        progress: float32[n], local value minus anchor before the adoption; written over.
+        alpha: share of the local value kept; read by ``BLEND`` alone.
     """
-    np.subtract(adopted, new, out=adopted)
-    return np.subtract(held, adopted, out=held)
+    match mode:
+        case Adoption.OVERWRITE:
+            return held
+        case Adoption.BLEND:
+            np.multiply(progress, np.float32(alpha), out=progress)
+    return np.subtract(held, progress, out=held)
 
 
 def kept(mode: Adoption, steps: int, tokens: int, alpha: float) -> tuple[int, int]:

@@ -282,6 +282,11 @@ class LearnerCore:
         if not welcome.seed:
             if self._state is LearnerState.SEEDING:
                 self._take_back_seed()
+            if any(notice.version < self._fragments[notice.fragment].version for notice in welcome.versions):
+                self._done(
+                    "the syncer has gone back behind what this learner has adopted; start the run anew", failed=True
+                )
+                return
             self._move(LearnerMove.WELCOME)
             for notice in welcome.versions:
                 self._note(notice, welcome.clock, now_ns)
@@ -294,7 +299,7 @@ class LearnerCore:
             for index in range(len(self._fragments)):
                 self._actions.append(UploadSeed(index))
         else:
-            self._done("the syncer has lost the run's parameters; start it from its run folder", failed=True)
+            self._done("the syncer has lost the run's parameters; start the run anew", failed=True)
 
     def _take_back_seed(self) -> None:
         """Another learner's parameters may become version 0: what was stored of ours means nothing."""
@@ -503,7 +508,10 @@ class LearnerCore:
         fragment.is_shared = True
 
     def _on_settled(self, settled: Settled, now_ns: int) -> None:
-        """The outcome is the syncer's to account for; a learner has nothing to change."""
+        """Merged or not is for the syncer to account for. After a refusal the same round may ask for what came since."""
+        fragment = self._fragments[settled.fragment]
+        if settled.refusal is not None and fragment.handed_round == settled.round:
+            fragment.handed_round = None
 
     def _on_upload_failed(self, failed: UploadFailed, now_ns: int) -> None:
         self._undelivered.append(Undelivered(failed.round, failed.fragment, failed.c_tokens))

@@ -61,8 +61,6 @@ class DepartureReason(Enum):
     """Nothing was heard from it for a whole lease."""
     SUPERSEDED = "superseded"
     """A newer start of the same learner has joined."""
-    CONNECTION_LOST = "connection_lost"
-    """Its control connection broke and it did not return within the grace given to reconnect."""
     QUARANTINED = "quarantined"
     """Its contributions were refused too often."""
 

@@ -391,8 +391,11 @@ class SyncerCore:
     def _fence(self, learner: str, incarnation: int, message: str, now_ns: int) -> None:
         """An earlier start of a learner, or one whose lease has ended, is told so whenever it speaks."""
         member = self._members.get(learner)
-        superseded = member is not None and not member.owns(incarnation)
-        reason = DepartureReason.SUPERSEDED if superseded else DepartureReason.LEASE_EXPIRED
+        reason = DepartureReason.LEASE_EXPIRED
+        if member is not None and not member.owns(incarnation):
+            reason = DepartureReason.SUPERSEDED
+        elif member is not None and member.state is MemberState.QUARANTINED:
+            reason = DepartureReason.QUARANTINED
         self._outbox.log(MessageIgnored(now_ns, learner, message, RefusalReason.STALE_INCARNATION))
         self._outbox.send_to(learner, incarnation, Fenced(reason))
 

@@ -161,7 +161,7 @@ class LocalRun:
         self._watcher = watcher
         self._program = tuple(program)
         self._now_ns = now_ns
-        self._learners = tuple(f"learner-{index}" for index in range(config.local.learners))
+        self._learners = learner_names(config)
         self._url = ""
         self._poll: StatusPoll | None = None
         self._due: dict[str, int] = {}
@@ -373,6 +373,11 @@ class LocalRun:
 
     def _after_ns(self, seconds: float) -> int:
         return self._now_ns() + int(seconds * NANOSECONDS_PER_SECOND)
+
+
+def learner_names(config: RunConfig) -> tuple[str, ...]:
+    """What the learners of a local run are called."""
+    return tuple(f"learner-{index}" for index in range(config.local.learners))
 
 
 def progress(status: Status) -> float:

@@ -302,8 +302,7 @@ class _Tokens:
             case TokensOverwritten():
                 self.ledger(event.learner).overwritten(event.learner, event.fragment, event.tokens)
             case RunFinished():
-                for learner in self._present:
-                    self._drop(learner)
+                self._end()
 
     def _joined(self, event: LearnerJoined) -> None:
         name = event.learner

@@ -1,0 +1,419 @@
+"""A ``SyncerCore`` and ``LearnerCore``s joined by a fake wire: what one sends is what the other hears, byte for byte.
+
+Decides how a wire and hosts behave, in the simplest way that is true to the real ones:
+
+* control messages of one connection arrive in order, or are lost with it;
+* bodies (uploads, downloads, seeds, commits) travel on their own and arrive when the test says so;
+* a stopped process (``freeze``) hears and says nothing until it is continued; a killed one never again.
+
+Nothing happens by itself: ``exchange`` carries everything that is not held back, ``wait`` moves time by hand.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+
+from support.core_builders import STEP_NS, learner_core, options
+from support.learner_stage import notice
+from unlockstep.core.actions import (
+    Adopt,
+    Announce,
+    Commit,
+    Discard,
+    Done,
+    Fetch,
+    LearnerAction,
+    Release,
+    RunEnded,
+    Send,
+    SendTo,
+    SyncerAction,
+    TakeSnapshot,
+    Upload,
+    UploadSeed,
+)
+from unlockstep.core.adoption import Adoption
+from unlockstep.core.events import Event
+from unlockstep.core.learner import LearnerCore
+from unlockstep.core.messages import (
+    Committed,
+    Connected,
+    ContributionArrived,
+    Disconnected,
+    Fetched,
+    FetchFailed,
+    Join,
+    JoinRefused,
+    LearnerInput,
+    LeaveRequested,
+    Progress,
+    SeedArrived,
+    SeedStored,
+    StepFinished,
+    SyncerInput,
+    SyncerMessage,
+    UploadFailed,
+    VersionNotice,
+    Welcome,
+    decode_learner_message,
+    decode_syncer_message,
+    encode,
+)
+from unlockstep.core.options import ProtocolOptions
+from unlockstep.core.reasons import RefusalReason
+from unlockstep.core.status import LedgerStatus
+from unlockstep.core.syncer import SyncerCore
+
+Kind = TypeVar("Kind")
+
+
+@dataclass
+class Process:
+    """One process of a learner, with its connection and its bodies under way."""
+
+    name: str
+    core: LearnerCore
+    is_up: bool = True
+    is_frozen: bool = False
+    is_connected: bool = False
+    incarnation: int = 0
+    """As the syncer addresses it."""
+    outgoing: deque[bytes] = field(default_factory=deque)
+    incoming: deque[bytes] = field(default_factory=deque)
+    uploads: deque[Upload] = field(default_factory=deque)
+    fetches: deque[VersionNotice] = field(default_factory=deque)
+    seeds: deque[int] = field(default_factory=deque)
+    done: Done | None = None
+    adopted: list[Adopt] = field(default_factory=list)
+    trained: int = 0
+    last_reported: Progress | None = None
+    snapshots: set[int] = field(default_factory=set)
+    bodies: set[int] = field(default_factory=set)
+
+    @property
+    def may_run(self) -> bool:
+        return self.is_up and not self.is_frozen and self.done is None
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """Tokens it has trained and not handed over, by fragment."""
+        return tuple(fragment.c_tokens for fragment in self.core._fragments)
+
+
+class CorePair:
+    """The syncer and its learners.
+
+    Args:
+        protocol: settings of the run.
+        adoption, alpha: how learners adopt.
+        steps_max, tokens_max: where the run ends.
+    """
+
+    def __init__(
+        self,
+        protocol: ProtocolOptions | None = None,
+        adoption: Adoption = Adoption.OVERWRITE,
+        alpha: float = 0.5,
+        steps_max: int = 0,
+        tokens_max: int = 0,
+    ) -> None:
+        self.options = protocol or options()
+        self.adoption, self.alpha = adoption, alpha
+        self.syncer = SyncerCore("run", self.options, steps_max, tokens_max)
+        self.now_ns = 0
+        self.processes: list[Process] = []
+        self.events: list[Event] = []
+        self.commits: deque[Commit] = deque()
+        self.ended = False
+        self.holds_commits = False
+        self.holds_uploads: set[str] = set()
+        self.holds_fetches: set[str] = set()
+        self.payloads: set[int] = set()
+        """Bodies of contributions the syncer's host still keeps."""
+        self._next_payload = 0
+        self._joining: Process | None = None
+
+    # ------------------------------------------------------------------------------------------- looking
+
+    def __getitem__(self, name: str) -> Process:
+        """The newest process of a learner."""
+        return next(process for process in reversed(self.processes) if process.name == name)
+
+    def of(self, kind: type[Kind]) -> list[Kind]:
+        """Events of one kind, oldest first."""
+        return [event for event in self.events if isinstance(event, kind)]
+
+    @property
+    def ledger(self) -> LedgerStatus:
+        return self.syncer.status(self.now_ns).ledger
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        return tuple(each.version for each in self.syncer.notices)
+
+    def state(self, name: str) -> str:
+        """As the syncer sees it."""
+        return next(each.state for each in self.syncer.status(self.now_ns).learners if each.learner == name)
+
+    # ------------------------------------------------------------------------------------------- processes
+
+    def start(self, *names: str) -> None:
+        """New processes connect."""
+        for name in names:
+            assert not any(process.name == name and process.is_up for process in self.processes)
+            process = Process(name, learner_core(name, self.options, self.adoption, self.alpha))
+            self.processes.append(process)
+            self.connect(name)
+
+    def connect(self, name: str) -> None:
+        self[name].is_connected = True
+        self.hear(self[name], Connected())
+
+    def cut(self, name: str) -> None:
+        """The connection breaks; what was on it is lost, and both hosts notice."""
+        process = self[name]
+        process.outgoing.clear()
+        process.incoming.clear()
+        process.is_connected = False
+        self.tell(Disconnected(name, process.incarnation))
+        self.hear(process, Disconnected())
+
+    def kill(self, name: str) -> None:
+        """The process is gone, with all that was on its way to or from it, except uploads that have left."""
+        process = self[name]
+        process.is_up = process.is_connected = False
+        process.outgoing.clear()
+        process.incoming.clear()
+        self.tell(Disconnected(name, process.incarnation))
+
+    def freeze(self, name: str) -> None:
+        """SIGSTOP: the connection stands, the process does not run."""
+        self[name].is_frozen = True
+
+    def thaw(self, name: str) -> None:
+        """SIGCONT"""
+        self[name].is_frozen = False
+        if self[name].core.next_deadline_ns() <= self.now_ns:
+            self[name].core.on_deadline(self.now_ns)
+            self._follow(self[name], at_boundary=False)
+
+    def step(self, *names: str, tokens: int = 10) -> None:
+        """One inner step ends at each of these learners; then everything is exchanged."""
+        for name in names:
+            process = self[name]
+            assert process.may_run and process.core.may_step, f"{name} cannot step"
+            process.trained += tokens
+            self.hear(process, StepFinished(tokens, STEP_NS, 1.0))
+        self.exchange()
+
+    def leave(self, name: str) -> None:
+        self.hear(self[name], LeaveRequested())
+        self.exchange()
+
+    # ------------------------------------------------------------------------------------------- the wire
+
+    def exchange(self) -> None:
+        """Carry messages and bodies, except those held back, until all is quiet."""
+        for _ in range(10_000):
+            if not any([self.carry_message(process) or self.carry_body(process) for process in self.processes]) and not (
+                self.carry_commit()
+            ):
+                return
+        raise AssertionError("the two sides never stop talking")
+
+    def carry_message(self, process: Process) -> bool:
+        """One control message in each direction; whether there was any."""
+        moved = False
+        if process.outgoing:
+            self._joining = process
+            self.tell(decode_learner_message(process.outgoing.popleft()))
+            self._joining = None
+            moved = True
+        if process.incoming and process.may_run:
+            self.hear(process, decode_syncer_message(process.incoming.popleft()))
+            moved = True
+        return moved
+
+    def carry_body(self, process: Process) -> bool:
+        """One body of each kind, unless held back; whether there was any."""
+        moved = False
+        if process.uploads and process.name not in self.holds_uploads:
+            self.arrive(process)
+            moved = True
+        if process.seeds:
+            fragment = process.seeds.popleft()
+            self.tell(SeedArrived(process.name, process.incarnation, fragment, notice(fragment, 0).digest))
+            self.hear(process, SeedStored(fragment))
+            moved = True
+        if process.fetches and process.may_run and process.name not in self.holds_fetches:
+            self.fetch(process)
+            moved = True
+        return moved
+
+    def carry_commit(self) -> bool:
+        if not self.commits or self.holds_commits:
+            return False
+        self.commit()
+        return True
+
+    # ------------------------------------------------------------------------------------------- bodies, one by one
+
+    def arrive(self, process: Process, defect: RefusalReason | None = None, keep: bool = False) -> None:
+        """The oldest upload of a process arrives; with ``keep`` it will arrive once more."""
+        upload = process.uploads[0] if keep else process.uploads.popleft()
+        payload = -1
+        if defect is None:
+            payload, self._next_payload = self._next_payload, self._next_payload + 1
+            self.payloads.add(payload)
+        fields = {name: getattr(upload, name) for name in upload.__struct_fields__}
+        self.tell(ContributionArrived(learner=process.name, norm=1.0, defect=defect, payload=payload, **fields))
+
+    def lose_upload(self, name: str) -> None:
+        """The oldest upload of a learner does not arrive, and its host says so."""
+        upload = self[name].uploads.popleft()
+        self.hear(self[name], UploadFailed(upload.round, upload.fragment, upload.c_tokens))
+
+    def fetch(self, process: Process, fails: bool = False) -> None:
+        """The oldest download of a process ends."""
+        wanted = process.fetches.popleft()
+        if fails:
+            self.hear(process, FetchFailed(wanted.fragment, wanted.version))
+            return
+        payload, self._next_payload = self._next_payload, self._next_payload + 1
+        process.bodies.add(payload)
+        self.hear(process, Fetched(wanted.fragment, wanted.version, wanted.digest, payload))
+
+    def commit(self) -> None:
+        """The oldest commit asked for is durable."""
+        made = self.commits.popleft()
+        for share in made.shares:
+            assert self.payloads >= set(share.payloads), "a commit of what was released"
+        digest = notice(made.fragment, made.version).digest
+        self.tell(Committed(made.round, made.fragment, made.version, digest, norm=1.0))
+
+    # ------------------------------------------------------------------------------------------- time
+
+    def wait(self, duration_ns: int, exchanging: bool = True) -> None:
+        """Time passes; every deadline is met when it comes, and everything is exchanged after it."""
+        end_ns = self.now_ns + duration_ns
+        for _ in range(100_000):
+            if exchanging:
+                self.exchange()
+            running = [process for process in self.processes if process.may_run]
+            deadlines_ns = [self.syncer.next_deadline_ns(), *(process.core.next_deadline_ns() for process in running)]
+            if min(deadlines_ns) > end_ns:
+                self.now_ns = end_ns
+                return
+            self.now_ns = max(self.now_ns, min(deadlines_ns))
+            self.syncer.on_deadline(self.now_ns)
+            self._serve()
+            for process in running:
+                process.core.on_deadline(self.now_ns)
+                self._follow(process, at_boundary=False)
+        raise AssertionError("a deadline stays in the past")
+
+    # ------------------------------------------------------------------------------------------- the syncer's host
+
+    def tell(self, message: SyncerInput) -> None:
+        """The syncer receives something now."""
+        self.syncer.receive(message, self.now_ns)
+        if isinstance(message, Progress):
+            for process in self.processes:
+                if (process.name, process.incarnation) == (message.learner, message.incarnation):
+                    process.last_reported = message
+        self._serve()
+
+    def _serve(self) -> None:
+        self.events += self.syncer.take_events()
+        for action in self.syncer.take_actions():
+            self._carry_out(action)
+
+    def _carry_out(self, action: SyncerAction) -> None:
+        match action:
+            case SendTo(learner, incarnation, message):
+                self._send(learner, incarnation, message)
+            case Announce(message):
+                for process in self.processes:
+                    if process.is_connected and process.incarnation:
+                        process.incoming.append(encode(message))
+            case Commit():
+                self.commits.append(action)
+            case Release(payload):
+                assert payload in self.payloads, f"contribution {payload} is released twice"
+                self.payloads.remove(payload)
+            case RunEnded():
+                self.ended = True
+
+    def _send(self, learner: str, incarnation: int, message: SyncerMessage) -> None:
+        joining = self._joining if self._joining is not None and self._joining.name == learner else None
+        if isinstance(message, Welcome) and joining is not None:
+            joining.incarnation = incarnation
+        for process in self.processes:
+            addressed = (process.name, process.incarnation) == (learner, incarnation)
+            answered = isinstance(message, JoinRefused) and process is joining
+            if process.is_connected and (addressed or answered):
+                process.incoming.append(encode(message))
+
+    # ------------------------------------------------------------------------------------------- a learner's host
+
+    def hear(self, process: Process, message: LearnerInput) -> None:
+        """A learner receives something now."""
+        if not process.is_up:
+            return
+        at_boundary = isinstance(message, StepFinished) or not process.core.may_step
+        process.core.receive(message, self.now_ns)
+        self._follow(process, at_boundary)
+
+    def _follow(self, process: Process, at_boundary: bool) -> None:
+        if at_boundary:
+            process.snapshots.clear()
+        for action in process.core.take_actions():
+            if isinstance(action, TakeSnapshot | Adopt | UploadSeed):
+                assert at_boundary, f"{action} touches the model of {process.name} in the middle of a step"
+            self._do(process, action)
+
+    def _do(self, process: Process, action: LearnerAction) -> None:
+        match action:
+            case Send(message):
+                if isinstance(message, Join):
+                    process.outgoing.clear()  # Whatever was said before was said for an earlier start.
+                if process.is_connected:
+                    process.outgoing.append(encode(message))
+            case Fetch(wanted):
+                process.fetches.append(wanted)
+            case TakeSnapshot(fragment):
+                process.snapshots.add(fragment)
+            case Upload(fragment=fragment):
+                assert fragment in process.snapshots, f"{process.name} has no copy of fragment {fragment} to upload"
+                process.snapshots.remove(fragment)
+                process.uploads.append(action)
+            case UploadSeed(fragment):
+                process.seeds.append(fragment)
+            case Adopt(fragment=fragment, payload=payload):
+                process.snapshots.discard(fragment)
+                process.bodies.remove(payload)
+                process.adopted.append(action)
+            case Discard(payload):
+                process.bodies.remove(payload)
+            case Done():
+                process.done = action
+
+
+def running(*names: str, adoption: Adoption = Adoption.OVERWRITE, steps_max: int = 0, **changes: object) -> CorePair:
+    """All of these have loaded the parameters of the first and taken one step. The first round is due at clock 2."""
+    pair = CorePair(options(**changes), adoption, steps_max=steps_max)
+    for name in names:
+        pair.start(name)
+        pair.exchange()
+    pair.step(*names)
+    assert [pair.state(name) for name in names] == ["live"] * len(names)
+    return pair
+
+
+def copy(upload: Upload, **changes: object) -> Upload:
+    """The same upload with something changed."""
+    return msgspec.structs.replace(upload, **changes)

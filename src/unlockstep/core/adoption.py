@@ -64,9 +64,9 @@ def anchor_after(mode: Adoption, held: Float32, progress: Float32, alpha: float)
 
     ``carry: held - progress``; ``blend: held - alpha * progress``; ``overwrite: held``.
 
-    In float32 these are the global value for ``carry`` and ``overwrite``, and the blend of the old anchor and the global
-    value for ``blend``. Where the model stores fewer bits, ``held`` is rounded and the anchor with it, so that rounding
-    is never taken for progress.
+    In float32 these are the global value for ``carry`` and ``overwrite``, and for ``blend`` the blend of the old anchor
+    and the global value. Where the model stores fewer bits, ``held`` is rounded and the anchor with it, so that
+    rounding is never taken for progress.
 
     Args:
         mode: which of the three.

@@ -508,7 +508,7 @@ class LearnerCore:
         fragment.is_shared = True
 
     def _on_settled(self, settled: Settled, now_ns: int) -> None:
-        """Merged or not is for the syncer to account for. After a refusal the same round may ask for what came since."""
+        """Merged or not is for the syncer to enter. After a refusal the same round may ask for what came since."""
         fragment = self._fragments[settled.fragment]
         if settled.refusal is not None and fragment.handed_round == settled.round:
             fragment.handed_round = None

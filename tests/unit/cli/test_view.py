@@ -83,7 +83,7 @@ def test_the_picture_on_a_wide_terminal_tells_the_whole_reason() -> None:
         == """
 unlockstep run night: llama-tiny on stdlib                                                                          1:03
 
-  step 120 of 240  ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━╸                                           50%  60,000 tokens
+  step 120 of 240  ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━                                          50%  60,000 tokens
 
   learner    state          tokens/s     loss    clock  last round
   learner-0  training          2,000    2.500      120         119
@@ -245,7 +245,7 @@ def test_plain_lines_are_what_matters_and_progress_every_five_seconds() -> None:
 0:03  learner-0 trains
 0:03  every parameter is in place, training begins
 0:03  step 120 of 240 (50%); 60,000 tokens; 1 of 1 learners train; 2,000 tokens/s; loss 2.500
-0:08  step 130 of 240 (54%); 60,000 tokens; 1 of 1 learners train; 2,000 tokens/s; loss 2.500; 0:22 left
+0:08  step 130 of 240 (54%); 60,000 tokens; 1 of 1 learners train; 2,000 tokens/s; loss 2.500; 1:50 left
 """
     )
 

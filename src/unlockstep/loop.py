@@ -162,8 +162,9 @@ class LearnerLoop:
 
     @property
     def may_step(self) -> bool:
-        """Whether the next inner step may begin now."""
-        return self._core.may_step
+        """Whether the next inner step may begin now: the run goes on, and everything it wants of the model is done."""
+        with self._lock:
+            return self._core.may_step and not self._queue
 
     # ------------------------------------------------------------------------------------- training thread
 

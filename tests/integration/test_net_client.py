@@ -153,7 +153,7 @@ def test_what_cannot_be_had_or_delivered_is_reported_and_never_raised(tmp_path: 
             assert await asyncio.to_thread(mailbox.wait, FetchFailed) in (FetchFailed(0, 9), FetchFailed(99, 0))
             assert await asyncio.to_thread(mailbox.wait, FetchFailed) in (FetchFailed(0, 9), FetchFailed(99, 0))
             client.upload(contribution(learner="nobody"))
-            assert await asyncio.to_thread(mailbox.wait, UploadFailed) == UploadFailed(0, 0, 10)
+            assert await asyncio.to_thread(mailbox.wait, UploadFailed) == UploadFailed(0, 0, 10, 10)
 
     asyncio.run(run())
 

@@ -219,9 +219,9 @@ class CorePair:
     def exchange(self) -> None:
         """Carry messages and bodies, except those held back, until all is quiet."""
         for _ in range(10_000):
-            if not any([self.carry_message(process) or self.carry_body(process) for process in self.processes]) and not (
-                self.carry_commit()
-            ):
+            if not any(
+                [self.carry_message(process) or self.carry_body(process) for process in self.processes]
+            ) and not (self.carry_commit()):
                 return
         raise AssertionError("the two sides never stop talking")
 

@@ -17,6 +17,7 @@ from unlockstep.cli.evaluator import evaluator
 from unlockstep.cli.learner import learner
 from unlockstep.cli.status import status
 from unlockstep.cli.syncer import syncer
+from unlockstep.cli.train import train
 from unlockstep.core.errors import LocalProtocolError, UnlockstepError, UsageError
 
 BadArguments = typer.BadParameter.__mro__[2]
@@ -41,11 +42,8 @@ def _top(version: bool = typer.Option(False, "--version", help="Print the versio
         raise typer.Exit()
 
 
-def _register() -> None:
-    from unlockstep.cli.train import train
-
-    for command in (train, syncer, learner, evaluator, status):
-        app.command(command.__name__)(command)
+for _command in (train, syncer, learner, evaluator, status):
+    app.command(_command.__name__)(_command)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -57,7 +55,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    _register()
     try:
         code = app(arguments, standalone_mode=False)
         return code if isinstance(code, int) else exits.DONE

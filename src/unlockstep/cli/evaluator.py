@@ -100,8 +100,10 @@ class Replica:
         self.clock = 0
         self.is_new = False
         """There is a complete model that nobody has looked at."""
+        self.final_versions: tuple[int, ...] | None = None
+        """What there is to fetch of a run that is over already: its syncer will not say so once more."""
         self.run_ended = False
-        """The syncer has said that the run is over."""
+        """The run is over."""
         self.over = asyncio.Event()
         """Nothing more will come."""
         self.news = asyncio.Event()
@@ -113,11 +115,11 @@ class Replica:
         from unlockstep.core.messages import Published, Stop
 
         async for message in self._observer.messages():
-            if isinstance(message, Stop):
-                self.run_ended = True
-                break
             if isinstance(message, Published):
                 await self._fetch(message)
+            if isinstance(message, Stop) or tuple(self.versions) == self.final_versions:
+                self.run_ended = True
+                break
         self.over.set()
         self.news.set()
 
@@ -148,7 +150,7 @@ async def _observe(config: RunConfig, syncer: str, name: str, as_json: bool) -> 
     """Evaluate until the run is over. The examiner then holds the final model."""
     from unlockstep.cli.exits import RunFailed
     from unlockstep.core.layout import Layout, LayoutMethod
-    from unlockstep.net.observer_client import Observer
+    from unlockstep.net.observer_client import Observer, read_status
 
     run, codec = config.run.name, config.codec.download
     async with AsyncExitStack() as connections:
@@ -161,6 +163,11 @@ async def _observe(config: RunConfig, syncer: str, name: str, as_json: bool) -> 
             observer = Observer(syncer, run, name, examiner.layout, codec)
             await connections.enter_async_context(observer)
         replica = Replica(observer, examiner.layout.fragment_count)
+        status = await asyncio.to_thread(read_status, syncer, run)
+        if status.state == "finished":
+            replica.final_versions = status.versions
+            if not status.versions:
+                return examiner
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(replica.follow())
             while not replica.over.is_set():

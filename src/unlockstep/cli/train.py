@@ -56,43 +56,61 @@ def train(
     """Train a model on this machine by learners that never wait for each other; one is killed and comes back."""
     from rich.console import Console
 
-    from unlockstep import config as run_config
     from unlockstep.cli import exits
     from unlockstep.cli.run_folder import default_run_folder
     from unlockstep.core.errors import UsageError
     from unlockstep.launch.local import Ending, new_run_folder
 
-    flags = _flags({"local.learners": learners, "run.steps": steps, "run.tokens": tokens, "run.seed": seed,
-                    "protocol.quorum": quorum, "model.spec": model, "data.source": data})  # fmt: skip
-    flags += [] if kill else ["local.kill_share=0"]
-    config = run_config.load(config_file) if config_file is not None else run_config.RunConfig()
-    if tokens is not None and steps is None:
-        flags.append(f"run.steps={_steps_for(tokens, run_config.apply(config, [*flags, *(overrides or ())]))}")
-    config = run_config.apply(config, [*flags, *(overrides or ())])
-
+    flags: dict[str, str | int | None] = {
+        "local.learners": learners,
+        "local.kill_share": None if kill else 0,
+        "run.steps": steps,
+        "run.tokens": tokens,
+        "run.seed": seed,
+        "protocol.quorum": quorum,
+        "model.spec": model,
+        "data.source": data,
+    }
+    config = resolve(config_file, flags, overrides or [])
     folder = out if out is not None else default_run_folder(config.run.name)
-    console = Console(stderr=as_json, soft_wrap=plain)
+    console = Console(stderr=as_json)
     with new_run_folder(config, folder):
         outcome = _run(config, folder, console, plain)
         if outcome.ending is Ending.REFUSED:
             raise UsageError(outcome.sentence)
-    summary = _summarise(config, folder, outcome)
-    _print(summary, console, as_json)
+    _show(_summarise(config, folder, outcome), outcome, console, as_json)
     if outcome.ending is Ending.FAILED:
         raise exits.RunFailed(outcome.sentence)
     return exits.SIGNALLED + outcome.signal if outcome.ending is Ending.INTERRUPTED else exits.DONE
 
 
-def _flags(settings: dict[str, str | int | None]) -> list[str]:
-    """Overrides for the flags that were given. A JSON string is a TOML string."""
-    return [f"{setting}={json.dumps(value)}" for setting, value in settings.items() if value is not None]
+def resolve(config_file: Path | None, flags: dict[str, str | int | None], overrides: list[str]) -> RunConfig:
+    """The configuration of a run.
+
+    Args:
+        config_file: where to start from; None: the defaults.
+        flags: ``section.field`` and the value given; None if the flag was not. ``run.tokens`` without ``run.steps``
+            sets both, so that the learning rate's schedule ends where the run does.
+        overrides: ``section.field=value`` each; they win.
+
+    Raises:
+        ConfigError: as ``config.load`` and ``config.apply``.
+    """
+    from unlockstep import config as run_config
+
+    base = run_config.load(config_file) if config_file is not None else run_config.RunConfig()
+    given = [f"{setting}={json.dumps(value)}" for setting, value in flags.items() if value is not None]
+    tokens = flags.get("run.tokens")
+    if isinstance(tokens, int) and flags.get("run.steps") is None:
+        steps = math.ceil(tokens / _tokens_per_step(run_config.apply(base, [*given, *overrides])))
+        given.append(f"run.steps={steps}")
+    return run_config.apply(base, [*given, *overrides])
 
 
-def _steps_for(tokens: int, config: RunConfig) -> int:
-    """Inner steps in which all learners together train so many tokens, so that the schedule ends where the run does."""
-    per_sequence, inner = config.data.sequence_length, config.inner
-    per_step = config.local.learners * inner.batch_size * inner.accumulation * per_sequence
-    return max(1, math.ceil(tokens / per_step))
+def _tokens_per_step(config: RunConfig) -> int:
+    """Tokens that all learners together train in one inner step each."""
+    inner = config.inner
+    return config.local.learners * inner.batch_size * inner.accumulation * config.data.sequence_length
 
 
 def _run(config: RunConfig, folder: Path, console: Console, plain: bool) -> Outcome:
@@ -133,13 +151,13 @@ def _summarise(config: RunConfig, folder: Path, outcome: Outcome) -> Summary | N
     return summary
 
 
-def _print(summary: Summary | None, console: Console, as_json: bool) -> None:
+def _show(summary: Summary | None, outcome: Outcome, console: Console, as_json: bool) -> None:
     from unlockstep.cli.output import print_json
     from unlockstep.report.summary import table
 
     if summary is None:
-        return
-    if as_json:
+        console.print(outcome.sentence, markup=False)
+    elif as_json:
         print_json(summary)
     else:
         console.print(table(summary))

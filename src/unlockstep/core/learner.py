@@ -152,8 +152,6 @@ class _Fragment:
         """The host holds a copy as of the last step boundary."""
         self.pulled: int | None = None
         """A round that waits for a complete step."""
-        self.handed_round: int | None = None
-        """The round that progress was last handed over for: asked again, there is nothing more to give it."""
 
 
 class LearnerCore:
@@ -269,9 +267,6 @@ class LearnerCore:
             fragment.fetching = None
 
     def _on_welcome(self, welcome: Welcome, now_ns: int) -> None:
-        if welcome.incarnation != self.incarnation:
-            for fragment in self._fragments:
-                fragment.handed_round = None
         if self.steps == 0:
             self.steps_before = welcome.steps_before
             self.clock = max(self.clock, welcome.clock)
@@ -480,8 +475,6 @@ class LearnerCore:
         fragment = self._fragments[pull.fragment]
         self._next_round = max(self._next_round, pull.round + 1)
         self._pulls_in_step += 1
-        if pull.round == fragment.handed_round:
-            return
         fragment.pulled = pull.round
         if self._state is LearnerState.FINISHING:
             self._answer_pulls()
@@ -503,21 +496,14 @@ class LearnerCore:
         )
         fragment.c_steps = fragment.c_tokens = 0
         fragment.pulled = None
-        fragment.handed_round = round
         fragment.has_snapshot = False
         fragment.is_shared = True
 
     def _on_settled(self, settled: Settled, now_ns: int) -> None:
-        """Merged or not is for the syncer to enter. After a refusal the same round may ask for what came since."""
-        fragment = self._fragments[settled.fragment]
-        if settled.refusal is not None and fragment.handed_round == settled.round:
-            fragment.handed_round = None
+        """Merged or not is for the syncer to enter; a learner has nothing to change."""
 
     def _on_upload_failed(self, failed: UploadFailed, now_ns: int) -> None:
-        self._undelivered.append(Undelivered(failed.round, failed.fragment, failed.c_tokens))
-        fragment = self._fragments[failed.fragment]
-        if fragment.handed_round == failed.round:
-            fragment.handed_round = None
+        self._undelivered.append(Undelivered(failed.round, failed.fragment, failed.c_tokens, failed.tokens))
         if self._state is LearnerState.FINISHING:
             self._report(now_ns, step_ns=0, loss=float("nan"))
 

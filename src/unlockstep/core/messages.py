@@ -75,6 +75,8 @@ class Undelivered(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     round: int
     fragment: int
     c_tokens: int
+    tokens: int
+    """Tokens the process had trained when it handed over: tells the contribution from others for the round."""
 
 
 class Progress(_Message, frozen=True):
@@ -280,6 +282,7 @@ class UploadFailed(_Message, frozen=True):
     round: int
     fragment: int
     c_tokens: int
+    tokens: int
 
 
 class LeaveRequested(_Message, frozen=True):

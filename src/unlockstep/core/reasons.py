@@ -32,7 +32,7 @@ class RefusalReason(Enum):
     UNKNOWN_ROUND = "unknown_round"
     """No such round was ever opened, or it is beyond the memory of closed rounds."""
     DUPLICATE = "duplicate"
-    """The same learner has already contributed to this round."""
+    """This very contribution has been entered before: merged, refused or declared undelivered."""
     LATE = "late"
     """It came after the round had closed and ``late = "drop"``."""
     QUARANTINED = "quarantined"

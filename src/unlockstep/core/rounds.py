@@ -38,7 +38,7 @@ from unlockstep.core.outbox import Outbox
 from unlockstep.core.reasons import RefusalReason
 from unlockstep.core.schedule import Schedule
 from unlockstep.core.status_of import Tally
-from unlockstep.core.sync_round import ClosedRounds, Held, RoundMove, RoundState, SyncRound
+from unlockstep.core.sync_round import Held, RoundMemory, RoundMove, RoundState, SyncRound
 
 STRIKING = frozenset(
     {
@@ -87,7 +87,7 @@ class Rounds:
         self._schedule = Schedule(options.fragments, options.interval_steps)
         self._rounds: dict[int, SyncRound] = {}
         self._late: dict[int, list[Held]] = {fragment: [] for fragment in range(options.fragments)}
-        self._closed = ClosedRounds(options.closed_rounds_max)
+        self._memory = RoundMemory(options.closed_rounds_max + options.rounds_in_flight_max)
         self._drain_left = 0
         self._drain_until_ns = NEVER_NS
         self.averages = window.TimeAverages(options)
@@ -140,12 +140,7 @@ class Rounds:
 
     def enter_undelivered(self, member: Member, lost: Undelivered) -> None:
         """A learner says that a contribution of its could not be delivered. If it arrived all the same, it counts."""
-        if lost.round in self._closed:
-            arrived = self._closed.is_duplicate(lost.round, member.learner, member.incarnation)
-        else:
-            collecting = self._rounds.get(lost.round)
-            arrived = collecting is not None and member.learner in collecting.contributions
-        if arrived:
+        if not self._memory.enter(lost.round, member.learner, member.process_since, lost.tokens):
             return
         self._ledger.undelivered(member.learner, lost.fragment, lost.c_tokens)
         waiting = self._rounds.get(lost.round)
@@ -168,6 +163,7 @@ class Rounds:
             opened = SyncRound(number, fragment, self._members.clock, now_ns, self._late[fragment])
             self._late[fragment] = []
             self._rounds[number] = opened
+            self._memory.open(number)
             self._ask(opened)
             live = len(self._members.live())
             self._outbox.log(RoundOpened(now_ns, number, fragment, opened.clock, live, tuple(sorted(opened.asked))))
@@ -216,15 +212,9 @@ class Rounds:
             return RefusalReason.QUARANTINED if quarantined else RefusalReason.STALE_INCARNATION
         if self.pace is Pace.OVER:
             return RefusalReason.RUN_FINISHED
-        collecting = self._rounds.get(made.round)
-        if collecting is not None and collecting.fragment != made.fragment:
+        if made.round not in self._memory or made.fragment != made.round % self._options.fragments:
             return RefusalReason.UNKNOWN_ROUND
-        if collecting is None and (made.round not in self._closed or made.fragment != self._fragment_of(made.round)):
-            return RefusalReason.UNKNOWN_ROUND
-        if collecting is not None and collecting.is_open:
-            if made.learner in collecting.contributions:
-                return RefusalReason.DUPLICATE
-        elif self._closed.is_duplicate(made.round, made.learner, made.incarnation):
+        if self._memory.has(made.round, made.learner, member.process_since, made.tokens):
             return RefusalReason.DUPLICATE
         if made.defect is not None:
             return made.defect
@@ -233,12 +223,14 @@ class Rounds:
         current = self.notices[made.fragment].version
         if not max(0, current - self._options.staleness_max) <= made.base_version <= current:
             return RefusalReason.STALE_BASE
-        if (collecting is None or not collecting.is_open) and self._options.late is Late.DROP:
+        if self._options.late is Late.DROP and self._is_late(made):
             return RefusalReason.LATE
         return None
 
-    def _fragment_of(self, round: int) -> int:
-        return round % self._options.fragments
+    def _is_late(self, made: ContributionArrived) -> bool:
+        """Its round has closed, or has what it wanted of this learner: it belongs to the next one of the fragment."""
+        collecting = self._rounds.get(made.round)
+        return collecting is None or not collecting.is_open or made.learner in collecting.contributions
 
     def _accept(self, made: ContributionArrived, member: Member, now_ns: int) -> None:
         held = Held(
@@ -255,15 +247,16 @@ class Rounds:
         member.strikes = 0
         self._hand_over(member, made)
         self._ledger.accepted(made.learner, made.fragment, made.c_tokens)
-        collecting = self._rounds.get(made.round)
-        late = collecting is None or not collecting.is_open
-        if collecting is not None and collecting.is_open:
-            collecting.contributions[made.learner] = held
-            self._note_quorum(collecting, now_ns)
-        else:
-            self._closed.note(made.round, made.learner, made.incarnation)
-            following = next((r for r in self._open_rounds() if r.fragment == made.fragment), None)
+        self._memory.enter(made.round, made.learner, member.process_since, made.tokens)
+        late = self._is_late(made)
+        if late:
+            following = next(
+                (r for r in self._open_rounds() if r.fragment == made.fragment and r.round > made.round), None
+            )
             (self._late[made.fragment] if following is None else following.late).append(held)
+        else:
+            self._rounds[made.round].contributions[made.learner] = held
+            self._note_quorum(self._rounds[made.round], now_ns)
         self._outbox.log(
             ContributionAccepted(
                 now_ns,
@@ -330,6 +323,7 @@ class Rounds:
             return
         if self.pace is Pace.OVER or not 0 <= made.c_tokens <= made.tokens:
             return
+        self._memory.enter(made.round, made.learner, member.process_since, made.tokens)
         if self._ledger.is_closed(made.learner):
             self._ledger.refused_after_death(made.learner, made.fragment, made.c_tokens, reason)
         else:
@@ -377,7 +371,6 @@ class Rounds:
             )
         )
         self._tally.closed(len(participants), live)
-        self._closed.add(collecting)
         collecting.closed_ns = now_ns
         shares = collecting.shares()
         if not shares:
@@ -390,7 +383,6 @@ class Rounds:
     def _abandon(self, collecting: SyncRound, now_ns: int) -> None:
         """The run ends and the round cannot reach its quorum any more."""
         collecting.move(RoundMove.CLOSE_EMPTY)
-        self._closed.add(collecting)
         self._give_up(collecting.held())
         del self._rounds[collecting.round]
         self._outbox.log(RoundEmpty(now_ns, collecting.round, collecting.fragment))
@@ -401,7 +393,7 @@ class Rounds:
         for held in everything:
             self._ledger.abandoned(held.learner, held.fragment, held.c_tokens, reason)
             self._ledger.refusals[reason] += 1
-            late = held.round in self._closed
+            late = held.round not in self._rounds
             self._outbox.send_to(held.learner, held.incarnation, Settled(held.round, held.fragment, late, reason))
             self._outbox.act(Release(held.payload))
 

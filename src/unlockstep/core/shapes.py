@@ -28,7 +28,7 @@ def check_shape(message: SyncerInput, fragment_count: int) -> None:
                 _counts(message, (notice.version, notice.fetch_ns))
             for lost in message.undelivered:
                 _fragment(message, lost.fragment, fragment_count)
-                _counts(message, (lost.round, lost.c_tokens))
+                _counts(message, (lost.round, lost.c_tokens, lost.tokens))
         case Leave():
             _per_fragment(message, "tokens_dropped", message.tokens_dropped, fragment_count)
         case Evaluation():

@@ -126,8 +126,11 @@ class SyncRound:
         )
 
 
-class ClosedRounds:
-    """A bounded memory of who contributed to which round, to tell duplicate, late and unknown apart.
+class RoundMemory:
+    """A bounded memory of rounds and of what has been entered for them, to tell duplicate, late and unknown apart.
+
+    A contribution is known by its learner, that learner's process and the tokens the process had trained when it handed
+    over: a process hands every token over once, so no two contributions of it share the count.
 
     Args:
         rounds_max: how many rounds are remembered; older ones are forgotten, the oldest first.
@@ -135,20 +138,26 @@ class ClosedRounds:
 
     def __init__(self, rounds_max: int) -> None:
         self._rounds_max = rounds_max
-        self._contributors: OrderedDict[int, set[tuple[str, int]]] = OrderedDict()
+        self._entered: OrderedDict[int, set[tuple[str, int, int]]] = OrderedDict()
 
     def __contains__(self, round: int) -> bool:
-        return round in self._contributors
+        return round in self._entered
 
-    def add(self, closed: SyncRound) -> None:
-        self._contributors[closed.round] = {(held.learner, held.incarnation) for held in closed.contributions.values()}
-        while len(self._contributors) > self._rounds_max:
-            self._contributors.popitem(last=False)
+    def open(self, round: int) -> None:
+        """A round opens."""
+        self._entered[round] = set()
+        while len(self._entered) > self._rounds_max:
+            self._entered.popitem(last=False)
 
-    def is_duplicate(self, round: int, learner: str, incarnation: int) -> bool:
-        return (learner, incarnation) in self._contributors.get(round, ())
+    def enter(self, round: int, learner: str, process: int, tokens: int) -> bool:
+        """Note a contribution as entered; whether it is new (or its round forgotten)."""
+        contribution = (learner, process, tokens)
+        if self.has(round, *contribution):
+            return False
+        if round in self._entered:
+            self._entered[round].add(contribution)
+        return True
 
-    def note(self, round: int, learner: str, incarnation: int) -> None:
-        """A late contribution to this round has been accepted."""
-        if round in self._contributors:
-            self._contributors[round].add((learner, incarnation))
+    def has(self, round: int, learner: str, process: int, tokens: int) -> bool:
+        """Whether this contribution has been entered."""
+        return (learner, process, tokens) in self._entered.get(round, ())

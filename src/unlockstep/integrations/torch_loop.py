@@ -226,7 +226,8 @@ class Learner:
         count = operator.index(tokens)
         if count < 0:
             raise UsageError(f"tokens is {count}; give the number of tokens the step was trained on, at least 0")
-        self._loop.finish_step(StepStats(tokens=count, loss=float(loss)))
+        value = loss.item() if isinstance(loss, Tensor) else float(loss)
+        self._loop.finish_step(StepStats(tokens=count, loss=value))
         if not self._loop.may_step:
             self._wait(GOODBYE_S_MAX + self.config.protocol.lease_s)
         return self._loop.may_step and not self._stop_asked

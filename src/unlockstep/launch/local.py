@@ -48,16 +48,16 @@ LISTEN_S_MAX = 30.0
 RESTART_S = 0.5
 """Pause before the first restart of a process; doubled with each further one."""
 
-ALONE_S_MAX = 5.0
+ALONE_S_MAX = 2.0
 """For how long a run with no learner left, present or due, may take to turn out to be finished."""
 
 END_S_MAX = 60.0
 """From the end of the syncer to the end of the evaluator, which writes the final model."""
 
-LEAVE_S_MAX = 1.5
+LEAVE_S_MAX = 2.5
 """Given to learners and evaluator to leave in order ..."""
 
-STOP_S_MAX = 2.5
+STOP_S_MAX = 1.5
 """... and then to the syncer to end the run: together well under the 5 s in which the whole run is gone."""
 
 ENDING = ("finishing", "draining", "finished")
@@ -273,13 +273,13 @@ class LocalRun:
             self._watcher.note(f"{name} is started again", self._now_ns())
 
     def _drill(self, status: Status) -> None:
-        """Kill the last learner, once, when its share of the run is over."""
+        """Kill the last learner, once, when its share of the run is over and it trains."""
         victim, local = self._victim, self._config.local
         if victim is None or progress(status) < local.kill_share or self._is_ending:
             return
-        self._victim = None
-        if victim in self._processes.running:
-            self._drilled = victim
+        trains = any(learner.learner == victim and learner.state == "live" for learner in status.learners)
+        if trains and victim in self._processes.running:
+            self._victim, self._drilled = None, victim
             self._processes.kill(victim)
 
     # --------------------------------------------------------------------------------------------- what dies

@@ -329,7 +329,7 @@ class LearnerClient:
             body, digest = await self._in_worker(self._encode_contribution, c)
             status = await self._put(path, params, body, digest)
         if status not in api.CONTRIBUTION_TAKEN:
-            self._deliver(UploadFailed(c.round, c.fragment, c.c_tokens))
+            self._deliver(UploadFailed(c.round, c.fragment, c.c_tokens, c.tokens))
 
     async def _upload_seed(self, learner: str, incarnation: int, fragment: int, values: Float32) -> None:
         path = api.version_path(self._run, fragment, 0)

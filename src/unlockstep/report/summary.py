@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
+from unlockstep.core.reasons import DepartureReason
 from unlockstep.core.status import LedgerStatus
 from unlockstep.report.accounting import Absence, Accounting, LearnerAccount, Validation
 
@@ -156,7 +157,7 @@ def _learners(accounting: Accounting) -> Table:
     shown = [(name, count) for name, count in CLASSES if name == "merged" or count(accounting.ledger)]
     learners = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     learners.add_column("learner", no_wrap=True)
-    for heading in ("steps", "tokens", *(name for name, _ in shown), "took part", "gap", "others down"):
+    for heading in ("steps", "tokens", *(name for name, _ in shown), "took part", "largest gap", "others down"):
         learners.add_column(heading, justify="right")
     for learner in accounting.learners:
         ledger = learner.ledger
@@ -185,7 +186,8 @@ def _gaps(learner: LearnerAccount) -> tuple[str, str]:
 
 def _absence(absence: Absence) -> str:
     if absence.joined_ns is None:
-        return f"{absence.learner} went away and did not return"
+        went = "left in order" if absence.reason is DepartureReason.LEFT else "went away"
+        return f"{absence.learner} {went} and did not return"
     text = f"{absence.learner} was away for {duration(absence.joined_ns - absence.gone_ns)}"
     if absence.contributed_ns is None:
         return f"{text} and contributed nothing after that"

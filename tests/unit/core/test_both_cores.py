@@ -146,7 +146,7 @@ def test_an_upload_that_was_refused_although_its_sender_saw_it_fail_counts_once(
     pair.step("a", "b")
     upload = pair["b"].uploads[0]
     pair.arrive(pair["b"], defect=RefusalReason.DIGEST_MISMATCH)
-    pair.hear(pair["b"], UploadFailed(upload.round, upload.fragment, upload.c_tokens))
+    pair.hear(pair["b"], UploadFailed(upload.round, upload.fragment, upload.c_tokens, upload.tokens))
     pair.holds_uploads.clear()
     for _ in range(4):
         pair.step("a", "b")

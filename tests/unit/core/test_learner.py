@@ -10,7 +10,6 @@ import pytest
 from support.core_builders import LEASE_NS, MS, STEP_NS, learner_core, options
 from support.learner_stage import LearnerStage, notice, only, seeding, sent, training
 from unlockstep.core.actions import Adopt, Discard, Done, Fetch, TakeSnapshot, Upload, UploadSeed
-from unlockstep.core.adoption import Adoption
 from unlockstep.core.errors import LocalProtocolError
 from unlockstep.core.ids import NEVER_NS, PROTOCOL_VERSION
 from unlockstep.core.learner import MOVES, LearnerMove, LearnerState
@@ -18,7 +17,6 @@ from unlockstep.core.messages import (
     Connected,
     Disconnected,
     Fenced,
-    FetchFailed,
     Finish,
     Heartbeat,
     Join,
@@ -29,14 +27,12 @@ from unlockstep.core.messages import (
     Published,
     Pull,
     SeedStored,
-    Settled,
     StepFinished,
     Stop,
     Undelivered,
     UploadFailed,
 )
-from unlockstep.core.options import Participation
-from unlockstep.core.reasons import DepartureReason, JoinRefusal, RefusalReason
+from unlockstep.core.reasons import DepartureReason, JoinRefusal
 
 # ----------------------------------------------------------------------------------------------- the state table
 
@@ -216,348 +212,6 @@ def test_a_learner_that_trains_does_not_seed_a_syncer_that_forgot_everything() -
     assert "has lost the run's parameters" in done.reason
 
 
-# ----------------------------------------------------------------------------------------------- a step boundary
-
-
-def test_counts_every_step_for_every_fragment_and_reports_it() -> None:
-    stage = training()
-    stage.step(tokens=10)
-    stage.step(tokens=7)
-    progress = stage.last_progress
-    assert (progress.clock, progress.steps, progress.tokens, progress.step_ns) == (2, 2, 17, STEP_NS)
-    assert (progress.c_steps, progress.c_tokens, progress.last) == ((2, 2), (17, 17), False)
-
-
-def test_copies_the_fragments_due_next_after_a_step() -> None:
-    """One round in flight: the next fragment, and the one after it."""
-    stage = training(options(fragments=4, interval_steps=8, overlap_steps=2))
-    assert only(TakeSnapshot, stage.step()) == [TakeSnapshot(0), TakeSnapshot(1)]
-    stage.tell(Pull(5, 1))
-    assert only(TakeSnapshot, stage.step()) == [TakeSnapshot(2), TakeSnapshot(3)]
-
-
-def test_copies_more_when_more_was_asked_for_in_the_step_before() -> None:
-    stage = training(options(fragments=8, interval_steps=8, overlap_steps=1))
-    stage.step()
-    for round in range(5):
-        stage.tell(Pull(round, round))
-    copied = [action.fragment for action in only(TakeSnapshot, stage.step())]
-    assert copied == [2, 3, 4, 5, 6, 7, 0, 1]  # three answers that had to wait; six ahead, 2 having nothing new
-    assert len(only(TakeSnapshot, stage.step())) == 2
-
-
-def test_what_was_copied_is_reported_first_and_copied_last() -> None:
-    """The syncer hears of a step as soon as it is done, not after the copying."""
-    kinds = [type(action).__name__ for action in training().step()]
-    assert kinds == ["Send", "TakeSnapshot", "TakeSnapshot"]
-
-
-# ----------------------------------------------------------------------------------------------- handing over
-
-
-def test_a_pull_in_the_middle_of_a_step_is_answered_at_once_from_the_copy() -> None:
-    stage = training()
-    stage.step()
-    stage.step()
-    assert stage.tell(Pull(0, 0)) == [
-        Upload(round=0, fragment=0, incarnation=1, base_version=0, c_steps=2, c_tokens=20, tokens=20)
-    ]
-
-
-def test_a_pull_before_any_step_waits_for_one() -> None:
-    stage = training()
-    assert stage.tell(Pull(0, 0)) == []
-    wanted = stage.step()
-    assert wanted[0] == TakeSnapshot(0)
-    (upload,) = only(Upload, wanted)
-    assert (upload.c_steps, upload.c_tokens) == (1, 10)
-
-
-def test_a_pull_of_a_fragment_that_was_not_copied_waits_for_the_step_in_progress() -> None:
-    stage = training(options(fragments=4, interval_steps=8))
-    stage.step()
-    assert stage.tell(Pull(3, 3)) == []
-    (upload,) = only(Upload, stage.step())
-    assert (upload.fragment, upload.c_steps) == (3, 2)
-
-
-def test_a_hand_over_moves_the_anchor_so_that_no_token_is_in_two_contributions() -> None:
-    stage = training()
-    stage.step(10)
-    (first,) = only(Upload, stage.tell(Pull(0, 0)))
-    stage.step(7)
-    stage.step(5)
-    (second,) = only(Upload, stage.tell(Pull(2, 0)))
-    assert (first.c_steps, first.c_tokens, first.base_version) == (1, 10, 0)
-    assert (second.c_steps, second.c_tokens, second.base_version) == (2, 12, 0)
-    assert stage.last_progress.c_tokens == (12, 22)
-
-
-def test_asked_twice_within_one_step_it_answers_the_second_time_with_the_next_step() -> None:
-    stage = training()
-    stage.step(10)
-    assert len(only(Upload, stage.tell(Pull(0, 0)))) == 1
-    assert stage.tell(Pull(2, 0)) == []
-    (second,) = only(Upload, stage.step(7))
-    assert (second.round, second.c_steps, second.c_tokens) == (2, 1, 7)
-
-
-def test_of_two_pulls_that_wait_only_the_newer_is_answered() -> None:
-    stage = training()
-    stage.tell(Pull(0, 0))
-    stage.tell(Pull(2, 0))
-    assert [upload.round for upload in only(Upload, stage.step())] == [2]
-
-
-def test_asked_again_for_the_same_round_it_gives_nothing_more() -> None:
-    stage = training()
-    stage.step()
-    stage.tell(Pull(0, 0))
-    stage.tell(Disconnected())
-    stage.tell(Connected())
-    stage.welcome()
-    stage.tell(Pull(0, 0))
-    assert only(Upload, stage.step()) == []
-
-
-@pytest.mark.parametrize("refusal", [RefusalReason.NON_FINITE, RefusalReason.DIGEST_MISMATCH])
-def test_after_a_refusal_it_answers_the_same_round_again(refusal: RefusalReason) -> None:
-    stage = training()
-    stage.step()
-    stage.tell(Pull(0, 0))
-    stage.tell(Settled(0, 0, late=False, refusal=refusal))
-    stage.tell(Pull(0, 0))
-    assert [upload.round for upload in only(Upload, stage.step())] == [0]
-
-
-def test_after_a_failed_upload_it_answers_the_same_round_again() -> None:
-    stage = training()
-    stage.step()
-    stage.tell(Pull(0, 0))
-    stage.tell(UploadFailed(0, 0, 10))
-    stage.tell(Pull(0, 0))
-    wanted = stage.step()
-    assert [upload.round for upload in only(Upload, wanted)] == [0]
-    assert stage.last_progress.undelivered == (Undelivered(0, 0, 10),)
-
-
-def test_an_undelivered_contribution_is_declared_once() -> None:
-    stage = training()
-    stage.step()
-    stage.tell(Pull(0, 0))
-    stage.tell(UploadFailed(0, 0, 10))
-    stage.step()
-    assert stage.last_progress.undelivered == (Undelivered(0, 0, 10),)
-    stage.step()
-    assert stage.last_progress.undelivered == ()
-
-
-# ----------------------------------------------------------------------------------------------- adopting
-
-
-def test_a_published_version_is_fetched_and_adopted_between_two_steps() -> None:
-    stage = training()
-    stage.step()
-    stage.tell(Pull(0, 0))
-    assert stage.publish(0, 1) == [Fetch(notice(0, 1))]
-    assert stage.fetched(0, 1, payload=4) == []  # a step is in progress
-    wanted = stage.step()
-    assert only(Adopt, wanted) == [Adopt(0, 1, 4, load=False)]
-    assert stage.core.versions == (1, 0)
-    (adopted,) = stage.last_progress.adopted
-    assert (adopted.fragment, adopted.version, adopted.digest) == (0, 1, "digest-0-1")
-    stage.step()
-    assert stage.last_progress.adopted == ()
-
-
-def test_the_next_contribution_starts_from_the_version_adopted() -> None:
-    stage = training()
-    stage.step()
-    stage.tell(Pull(0, 0))
-    stage.publish(0, 1)
-    stage.fetched(0, 1)
-    stage.step()
-    stage.step()
-    (upload,) = only(Upload, stage.tell(Pull(2, 0)))
-    assert (upload.base_version, upload.c_steps) == (1, 1)
-
-
-@pytest.mark.parametrize(
-    ("adoption", "alpha", "steps", "tokens", "overwritten"),
-    [
-        (Adoption.OVERWRITE, 0.5, 0, 0, 20),
-        (Adoption.CARRY, 0.5, 2, 20, 0),
-        (Adoption.BLEND, 0.5, 1, 10, 10),
-        (Adoption.BLEND, 0.25, 1, 5, 15),
-    ],
-)
-def test_adopted_in_mid_interval_only_what_is_kept_counts_on(
-    adoption: Adoption, alpha: float, steps: int, tokens: int, overwritten: int
-) -> None:
-    """C36: of ten steps four are handed over and two more taken before the new version comes at step 6."""
-    stage = training(adoption=adoption, alpha=alpha)
-    for _ in range(4):
-        stage.step()
-    stage.tell(Pull(0, 0))
-    stage.step()
-    stage.publish(0, 1)
-    stage.fetched(0, 1)
-    stage.step()
-    progress = stage.last_progress
-    assert (progress.c_steps, progress.c_tokens) == ((steps, 6), (tokens, 60))
-    assert progress.overwritten == (overwritten, 0)
-    for _ in range(4):
-        stage.step()
-    (upload,) = only(Upload, stage.tell(Pull(2, 0)))
-    assert (upload.base_version, upload.c_steps, upload.c_tokens) == (1, steps + 4, tokens + 40)
-
-
-def test_overwritten_tokens_add_up_over_the_life_of_a_process() -> None:
-    stage = training()
-    for version, round in ((1, 0), (2, 2)):
-        stage.step()
-        stage.tell(Pull(round, 0))
-        stage.publish(0, version)
-        stage.fetched(0, version)
-        stage.step()
-    assert stage.last_progress.overwritten == (20, 0)
-
-
-@pytest.mark.parametrize("adoption", [Adoption.OVERWRITE, Adoption.BLEND])
-def test_progress_never_handed_over_is_handed_over_before_it_is_overwritten(adoption: Adoption) -> None:
-    """A learner many times slower than the others would lose every step of its to the next version."""
-    stage = training(adoption=adoption)
-    stage.publish(0, 1)
-    stage.fetched(0, 1, payload=4)
-    assert only(Adopt, stage.step()) == []
-    assert stage.core.versions == (0, 0)
-    (upload,) = only(Upload, stage.tell(Pull(0, 0)))
-    assert (upload.c_steps, upload.base_version) == (1, 0)
-    assert only(Adopt, stage.step()) == [Adopt(0, 1, 4, load=False)]
-
-
-def test_carry_adopts_at_once_because_it_loses_nothing() -> None:
-    stage = training(adoption=Adoption.CARRY)
-    stage.publish(0, 1)
-    stage.fetched(0, 1, payload=4)
-    assert only(Adopt, stage.step()) == [Adopt(0, 1, 4, load=False)]
-    assert stage.last_progress.c_steps == (1, 1)
-
-
-def test_under_fresh_nobody_waits_to_be_asked() -> None:
-    """The paper's rule: what was not asked for is overwritten."""
-    stage = training(options(participation=Participation.FRESH))
-    stage.publish(0, 1)
-    stage.fetched(0, 1)
-    assert len(only(Adopt, stage.step())) == 1
-
-
-def test_a_pull_that_had_to_wait_is_answered_before_the_version_that_has_arrived_is_adopted() -> None:
-    stage = training()
-    stage.tell(Pull(0, 0))
-    stage.publish(0, 1)
-    stage.fetched(0, 1, payload=4)
-    kinds = [action for action in stage.step() if isinstance(action, TakeSnapshot | Upload | Adopt)]
-    assert kinds[:3] == [TakeSnapshot(0), Upload(0, 0, 1, 0, 1, 10, 10), Adopt(0, 1, 4, load=False)]
-
-
-def test_adopting_takes_over_the_syncer_s_clock_if_it_is_ahead() -> None:
-    stage = training()
-    stage.step()
-    stage.tell(Pull(0, 0))
-    stage.publish(0, 1, clock=50)
-    stage.fetched(0, 1)
-    assert stage.core.clock == 1
-    stage.step()
-    assert stage.core.clock == 50
-    stage.step()
-    assert (stage.core.clock, stage.last_progress.clock) == (51, 51)
-
-
-def test_adopting_never_moves_the_clock_back() -> None:
-    stage = training()
-    for _ in range(5):
-        stage.step()
-    stage.tell(Pull(0, 0))
-    stage.publish(0, 1, clock=2)
-    stage.fetched(0, 1)
-    stage.step()
-    assert stage.core.clock == 6
-
-
-def test_the_clock_adopted_is_that_of_the_version_adopted() -> None:
-    stage = training()
-    stage.step()
-    stage.tell(Pull(0, 0))
-    stage.publish(0, 1, clock=20)
-    stage.publish(0, 2, clock=30)
-    stage.fetched(0, 1)
-    stage.step()
-    assert stage.core.clock == 20
-
-
-# ----------------------------------------------------------------------------------------------- fetching
-
-
-def test_a_version_is_fetched_once_however_often_it_is_announced() -> None:
-    stage = training()
-    assert stage.publish(0, 1) == [Fetch(notice(0, 1))]
-    assert stage.publish(0, 1) == []
-    stage.fetched(0, 1)
-    assert stage.publish(0, 1) == []
-    assert stage.publish(0, 0) == []
-
-
-def test_a_newer_version_is_fetched_when_the_one_on_its_way_has_arrived_and_takes_its_place() -> None:
-    stage = training()
-    stage.publish(0, 1)
-    assert stage.publish(0, 2) == []
-    assert stage.publish(0, 3) == []
-    assert stage.fetched(0, 1, payload=4) == [Fetch(notice(0, 3))]
-    assert stage.fetched(0, 3, payload=5) == [Discard(4)]
-    stage.step()
-    stage.tell(Pull(0, 0))
-    assert only(Adopt, stage.step()) == [Adopt(0, 3, 5, load=False)]
-
-
-def test_a_version_that_can_no_longer_be_had_is_replaced_by_a_newer_one_at_once() -> None:
-    """C40"""
-    stage = training()
-    stage.publish(0, 1)
-    stage.publish(0, 2)
-    assert stage.tell(FetchFailed(0, 1)) == [Fetch(notice(0, 2))]
-
-
-def test_a_failed_fetch_is_tried_again_when_there_is_time() -> None:
-    stage = training()
-    stage.publish(0, 1)
-    assert stage.tell(FetchFailed(0, 1)) == []
-    wanted = stage.wait(LEASE_NS // 3)
-    assert Fetch(notice(0, 1)) in wanted
-
-
-def test_a_failed_fetch_is_tried_again_when_anything_is_published() -> None:
-    """A learner that reports steps has no need of heartbeats."""
-    stage = training()
-    stage.publish(0, 1)
-    stage.tell(FetchFailed(0, 1))
-    assert stage.publish(1, 1) == [Fetch(notice(0, 1)), Fetch(notice(1, 1))]
-
-
-def test_a_body_nobody_waits_for_is_discarded() -> None:
-    stage = training()
-    assert stage.fetched(0, 0, payload=7) == [Discard(7)]
-
-
-def test_every_body_fetched_is_adopted_or_discarded() -> None:
-    stage = training()
-    stage.publish(0, 1)
-    stage.fetched(0, 1, payload=4)
-    stage.publish(1, 1)
-    wanted = stage.tell(Stop("over"))
-    assert wanted == [Discard(4), Done("over", failed=False)]
-
-
 # ----------------------------------------------------------------------------------------------- heartbeats
 
 
@@ -608,7 +262,7 @@ def test_training_goes_on_without_a_connection_and_everything_is_told_afterwards
     stage.tell(Connected())
     (joining,) = stage.said(Join)[-1:]
     assert joining.incarnation == 1
-    stage.welcome()
+    stage.welcome(version=1)
     stage.step()
     progress = stage.last_progress
     assert (progress.steps, progress.tokens) == (5, 50)
@@ -713,9 +367,9 @@ def test_a_contribution_that_fails_while_finishing_is_declared_at_once() -> None
     stage.tell(Finish())
     stage.step()
     stage.tell(Pull(0, 0))
-    (progress,) = sent(stage.tell(UploadFailed(0, 0, 10)))
+    (progress,) = sent(stage.tell(UploadFailed(0, 0, 10, 10)))
     assert isinstance(progress, Progress)
-    assert progress.undelivered == (Undelivered(0, 0, 10),)
+    assert progress.undelivered == (Undelivered(0, 0, 10, 10),)
     assert progress.last
 
 
@@ -780,14 +434,14 @@ def test_leaving_first_tells_what_was_not_said_yet() -> None:
     stage = training()
     stage.step()
     stage.tell(Pull(0, 0))
-    stage.tell(UploadFailed(0, 0, 10))
+    stage.tell(UploadFailed(0, 0, 10, 10))
     stage.tell(Disconnected())
     stage.step()
     stage.tell(Connected())
     stage.welcome()
     progress, leave = sent(stage.tell(LeaveRequested()))
     assert isinstance(progress, Progress) and isinstance(leave, Leave)
-    assert (progress.steps, progress.tokens, progress.undelivered) == (2, 20, (Undelivered(0, 0, 10),))
+    assert (progress.steps, progress.tokens, progress.undelivered) == (2, 20, (Undelivered(0, 0, 10, 10),))
     assert leave.tokens_dropped == (10, 20)
 
 

@@ -564,7 +564,7 @@ def test_an_upload_that_failed_is_asked_for_again() -> None:
     """One learner, quorum 1: without this the round would wait for ever for what will never come."""
     stage = first_round("a")
     lost = stage.hand_over("a")
-    stage.step("a", undelivered=(Undelivered(lost.round, lost.fragment, lost.c_tokens),))
+    stage.step("a", undelivered=(Undelivered(lost.round, lost.fragment, lost.c_tokens, lost.tokens),))
     assert stage.puppets["a"].heard_of(Pull) == [Pull(0, 0), Pull(0, 0)]
     stage.contribute("a")
     stage.commit()
@@ -578,7 +578,7 @@ def test_an_upload_that_arrived_although_its_sender_does_not_know_counts_once(cl
     made = stage.contribute("a")
     if closed:
         stage.contribute("b")
-    stage.step("a", undelivered=(Undelivered(made.round, made.fragment, made.c_tokens),))
+    stage.step("a", undelivered=(Undelivered(made.round, made.fragment, made.c_tokens, made.tokens),))
     assert stage.ledger.dropped == 0
 
 

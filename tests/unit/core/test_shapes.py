@@ -23,7 +23,7 @@ PROGRESS = Progress(
     c_tokens=(10, COUNT_MAX),
     overwritten=(0, 20),
     adopted=(AdoptionNotice(1, 1, "00", 5),),
-    undelivered=(Undelivered(4, 0, 10),),
+    undelivered=(Undelivered(4, 0, 10, 10),),
 )
 LEAVE = Leave("l0", 1, (0, 10))
 EVALUATION = Evaluation("eval", 3, 2.0, 0.5, (0, 1))
@@ -46,8 +46,8 @@ def test_a_message_that_fits_the_run_passes(message: LearnerMessage) -> None:
         *((PROGRESS, {"adopted": (AdoptionNotice(fragment, 1, "00", 5),)}) for fragment in (-1, 2)),
         (PROGRESS, {"adopted": (AdoptionNotice(0, -1, "00", 5),)}),
         (PROGRESS, {"adopted": (AdoptionNotice(0, 1, "00", -1),)}),
-        *((PROGRESS, {"undelivered": (Undelivered(0, fragment, 1),)}) for fragment in (-1, 2)),
-        (PROGRESS, {"undelivered": (Undelivered(0, 0, COUNT_MAX + 1),)}),
+        *((PROGRESS, {"undelivered": (Undelivered(0, fragment, 1, 1),)}) for fragment in (-1, 2)),
+        (PROGRESS, {"undelivered": (Undelivered(0, 0, COUNT_MAX + 1, 1),)}),
         *((LEAVE, {"tokens_dropped": counts}) for counts in ((), (1,), (1, 1, 1), (1, -1))),
         *((EVALUATION, {"versions": versions}) for versions in ((0,), (0, -1))),
         (EVALUATION, {"clock": -1}),

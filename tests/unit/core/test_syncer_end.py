@@ -339,7 +339,7 @@ def test_an_upload_overtaken_by_the_last_report_is_followed_by_what_came_after_i
 def test_an_upload_that_fails_in_the_last_round_is_not_waited_for() -> None:
     stage = draining("a")
     lost = stage.hand_over("a")
-    stage.report("a", last=True, undelivered=(Undelivered(lost.round, lost.fragment, lost.c_tokens),))
+    stage.report("a", last=True, undelivered=(Undelivered(lost.round, lost.fragment, lost.c_tokens, lost.tokens),))
     give_all(stage, "a")
     assert stage.core.state is RunState.FINISHED
     assert stage.ledger.dropped == 30 / 2

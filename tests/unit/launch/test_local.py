@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from support.statuses import status
+from support.statuses import learner_status, status
 from unlockstep import config as configuration
 from unlockstep.config import LocalSection, RunConfig
 from unlockstep.core.errors import UsageError
@@ -162,7 +162,8 @@ def test_the_drill_kills_the_last_learner_once_and_brings_it_back(stage: Stage) 
         if len(stage.started("learner-2")) == 2:
             stage.finish()
         elif ready(stage, ["learner-0", "learner-1", "learner-2"]):
-            stage.status = status(clock=79 if seen.clock == 0 else 80)
+            clock = 79 if seen.clock == 0 else 80
+            stage.status = status(clock=clock, learners=(learner_status("learner-2"),))
 
     stage.on_status = go_on
     assert stage.run(learners=3, kill_share=1 / 3, kill_down_s=0.05, evaluator=False).ending is Ending.FINISHED
@@ -172,8 +173,22 @@ def test_the_drill_kills_the_last_learner_once_and_brings_it_back(stage: Stage) 
     ]
 
 
+def test_the_drill_waits_until_its_learner_trains(stage: Stage) -> None:
+    stage.status = status(clock=200, learners=(learner_status("learner-1", state="joining"),))
+
+    def go_on(seen: Status) -> None:
+        if ready(stage, ["learner-0", "learner-1"]):
+            stage.status = status(clock=seen.clock + 1, learners=seen.learners)
+        if seen.clock == 204:
+            stage.finish()
+
+    stage.on_status = go_on
+    assert stage.run(kill_share=0.1, evaluator=False).ending is Ending.FINISHED
+    assert not any("drill" in note for note in stage.notes)
+
+
 def test_the_drill_spares_the_only_learner(stage: Stage) -> None:
-    stage.status = status(clock=200)
+    stage.status = status(clock=200, learners=(learner_status("learner-0"),))
     seen: list[Status] = []
 
     def look(now: Status) -> None:

@@ -1,0 +1,59 @@
+"""Which outer optimizer, merge, interval and adoption: one change at a time around the default, on a small model.
+
+Four learners of 0.25 M parameters share 524,288 tokens, so each takes as many steps (512) as in the default run and the
+whole table takes minutes. The first line is data-parallel AdamW at its own best settings.
+
+    python experiments/outer.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sheet import conduct
+from trial import Trial
+
+TOKENS = 524_288
+
+MODEL = ("model.spec=trial:llama_quarter", "data.sequence_length=64", "inner.beta2=0.99", "inner.final_share=0.3")
+DATA_PARALLEL = (*MODEL, "inner.batch_size=16", "inner.learning_rate=4e-3")
+RECIPE = (
+    *MODEL,
+    "local.learners=4",
+    "inner.batch_size=4",
+    "inner.learning_rate=6e-3",
+    "outer.optimizer=nesterov",
+    "outer.learning_rate=0.7",
+    "outer.momentum=0.0",
+    "outer.merge=rda",
+    "adoption.mode=carry",
+    "protocol.fragments=8",
+    "protocol.interval_steps=8",
+)
+
+CHANGES: dict[str, tuple[str, ...]] = {
+    "the default": (),
+    "merge: mean, outer lr 1.0": ("outer.merge=mean", "outer.learning_rate=1.0"),
+    "outer lr 0.4": ("outer.learning_rate=0.4",),
+    "outer lr 1.0": ("outer.learning_rate=1.0",),
+    "outer 0.7, momentum 0.6": ("outer.momentum=0.6",),
+    "outer 0.4, momentum 0.9": ("outer.learning_rate=0.4", "outer.momentum=0.9"),
+    "outer 0.7, momentum 0.9 (lineage)": ("outer.momentum=0.9",),
+    "P = H = 4": ("protocol.fragments=4", "protocol.interval_steps=4"),
+    "P = 12, H = 24": ("protocol.fragments=12", "protocol.interval_steps=24"),
+    "adoption: overwrite": ("adoption.mode=overwrite",),
+    "adoption: blend 0.5": ("adoption.mode=blend",),
+    "inner lr 3e-3": ("inner.learning_rate=3e-3",),
+    "inner lr 1e-2": ("inner.learning_rate=1e-2",),
+}
+"""Name to what is set differently."""
+
+
+def trials(quick: bool) -> Sequence[Trial]:
+    tokens = TOKENS // 32 if quick else TOKENS
+    changed = [Trial(name, (*RECIPE, *settings), tokens) for name, settings in CHANGES.items()]
+    return [Trial("data-parallel", DATA_PARALLEL, tokens, alone=True), *changed]
+
+
+if __name__ == "__main__":
+    conduct("outer", __doc__, trials)

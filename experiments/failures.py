@@ -18,7 +18,12 @@ SETTINGS = (
     "data.sequence_length=64",
     "inner.batch_size=4",
     "inner.learning_rate=6e-3",
+    "inner.beta2=0.99",
+    "inner.final_share=0.3",
     "local.learners=8",
+    "outer.optimizer=nesterov",
+    "outer.learning_rate=0.7",
+    "outer.momentum=0.0",
     "protocol.fragments=12",
     "protocol.interval_steps=24",
 )

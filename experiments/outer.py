@@ -27,8 +27,8 @@ RECIPE = (
     "outer.momentum=0.0",
     "outer.merge=rda",
     "adoption.mode=carry",
-    "protocol.fragments=8",
-    "protocol.interval_steps=8",
+    "protocol.fragments=4",
+    "protocol.interval_steps=4",
 )
 
 CHANGES: dict[str, tuple[str, ...]] = {
@@ -39,7 +39,8 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "outer 0.7, momentum 0.6": ("outer.momentum=0.6",),
     "outer 0.4, momentum 0.9": ("outer.learning_rate=0.4", "outer.momentum=0.9"),
     "outer 0.7, momentum 0.9 (lineage)": ("outer.momentum=0.9",),
-    "P = H = 4": ("protocol.fragments=4", "protocol.interval_steps=4"),
+    "P = H = 2": ("protocol.fragments=2", "protocol.interval_steps=2"),
+    "P = H = 8": ("protocol.fragments=8", "protocol.interval_steps=8"),
     "P = 12, H = 24": ("protocol.fragments=12", "protocol.interval_steps=24"),
     "adoption: overwrite": ("adoption.mode=overwrite",),
     "adoption: blend 0.5": ("adoption.mode=blend",),

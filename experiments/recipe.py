@@ -30,8 +30,8 @@ RECIPE = (
     "outer.momentum=0.0",
     "outer.merge=rda",
     "adoption.mode=carry",
-    "protocol.fragments=8",
-    "protocol.interval_steps=8",
+    "protocol.fragments=4",
+    "protocol.interval_steps=4",
 )
 """The defaults, spelled out: what has been measured stays what it was when a default changes."""
 

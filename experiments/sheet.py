@@ -55,6 +55,7 @@ def conduct(experiment: str, about: str | None, trials: Callable[[bool], Sequenc
             for trial in chosen:
                 place = f"{len(scores) + 1}/{len(chosen) * len(arguments.seed)} {trial.name}, seed {seed}"
                 scores.append(run(trial, seed, _Progress(place, trial.tokens)))
+                print(file=sys.stderr)
                 if file is not None:
                     _write(file, experiment, scores)
     except KeyboardInterrupt:
@@ -110,10 +111,10 @@ class _Progress:
 
     def __call__(self, tokens: int, loss: float | None) -> None:
         now_s = time.monotonic()
-        if now_s - self._shown_s < SHOW_INTERVAL_S and tokens < self._tokens:
+        if now_s - self._shown_s < SHOW_INTERVAL_S:
             return
         self._shown_s = now_s
         left_s = (now_s - self._started_s) * max(0, self._tokens - tokens) / max(1, tokens)
         so_far = "" if loss is None else f", {loss:.3f} nats/byte"
         line = f"{self._place}: {tokens / self._tokens:4.0%}, {left_s:.0f} s left{so_far}"
-        print(f"\r{line:<100}", end="\n" if tokens >= self._tokens else "", file=sys.stderr, flush=True)
+        print(f"\r{line:<100}", end="", file=sys.stderr, flush=True)

@@ -120,15 +120,16 @@ def llama_quarter(vocabulary_size: int) -> nn.Module:
 
 
 def configured(trial: Trial, seed: int) -> RunConfig:
-    """The trial's configuration: it ends after ``trial.tokens``, and its schedule falls until there.
+    """The trial's configuration: ``trial.tokens`` end it, and ``run.steps`` is when that will be on the clock.
 
-    A learner slowed down k times counts as 1/k: the clock that the schedule follows is that of the fastest.
+    A learner slowed down k times counts as 1/k: the clock, which the schedule follows, is that of the fastest. One that
+    is away for a share of the time counts for the rest of it.
     """
-    # A run must have an end to be a valid configuration; the true one needs the rest of the settings first.
     config = apply(RunConfig(), [*trial.settings, f"run.seed={seed}", f"run.tokens={trial.tokens}"])
-    local = config.local
+    local, failures = config.local, trial.failures
     speeds = sum(1 / factor for factor in local.slowdown) + local.learners - len(local.slowdown)
-    rate = tokens_per_step(config) * (1 if trial.alone else speeds)
+    present = 1.0 if failures is None else 1 - failures.down_steps / failures.every_steps
+    rate = tokens_per_step(config) * (1 if trial.alone else speeds * present)
     return apply(config, [f"run.steps={math.ceil(trial.tokens / rate)}"])
 
 
@@ -146,7 +147,8 @@ def run(trial: Trial, seed: int, show: Show) -> Score:
 
 
 def _train_ring(trial: Trial, config: RunConfig, show: Show) -> Score:
-    ring = Ring(config)
+    # The schedule ends at run.steps, the run itself after run.tokens, which may be a little later.
+    ring = Ring(apply(config, [f"run.steps={2 * config.run.steps}"]))
     for number in range(config.local.learners):
         _Seat(ring, config, number, trial.failures).begin()
     judge = _Judge(config)

@@ -14,19 +14,19 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_array_equal
-from support.live_run import WAIT_S, small_config
+from support.live_run import WAIT_S, Puppet, small_config
 from support.syncer_thread import SyncerThread, syncer_thread
 from torch import Tensor, nn
 
 from unlockstep.config import RunConfig, RunSection
 from unlockstep.core.errors import ConfigError, UsageError
 from unlockstep.core.events import (
+    FragmentAdopted,
     FragmentCommitted,
     JoinWasRefused,
     LearnerDeparted,
     LearnerJoined,
     LearnerLive,
-    RunSeeded,
     StepReported,
 )
 from unlockstep.core.options import ProtocolOptions
@@ -224,14 +224,9 @@ def test_a_late_learner_takes_the_versions_and_the_clock_of_the_run(tmp_path: Pa
             syncer.live.log.wait(FragmentCommitted, count=2)
             with late:
                 assert late.clock >= 6 and late.incarnation == 1 and late.steps_before == 0
-                there = global_values(syncer, late)
-                here = {spec.name: late._store.read_fragment(p) for p, spec in fragments_of(late)}
-                assert all(np.isin(there[name], here[name]).all() for name in there)
+                adopted = syncer.live.log.wait(FragmentAdopted, count=2, learner="late")
+                assert {event.fragment for event in adopted} == {0, 1} and all(event.version >= 1 for event in adopted)
             syncer.live.log.wait(LearnerDeparted, learner="late", reason=DepartureReason.LEFT)
-
-
-def fragments_of(learner: Learner) -> list[tuple[int, Any]]:
-    return [(p, slot.tensor) for p, slots in enumerate(learner.layout.fragments) for slot in slots]
 
 
 def test_a_learner_that_returns_knows_how_many_steps_it_has_taken(tmp_path: Path) -> None:
@@ -328,7 +323,8 @@ def test_leaving_is_told_to_the_syncer_and_leaves_no_thread(tmp_path: Path) -> N
         assert not [thread.name for thread in threading.enumerate() if thread.name.startswith(ours)]
         syncer.live.log.wait(LearnerDeparted, learner="a", reason=DepartureReason.LEFT)
         ledger = syncer.do(ledger_of(syncer))
-    assert ledger.trained == ledger.dropped + ledger.merged == 4 and ledger.lost == ledger.in_flight == 0
+    assert ledger.trained == ledger.dropped + ledger.merged + sum(ledger.refused.values()) == 4
+    assert ledger.lost == ledger.in_flight == 0
 
 
 def ledger_of(syncer: SyncerThread) -> Callable[[], Any]:
@@ -338,14 +334,17 @@ def ledger_of(syncer: SyncerThread) -> Callable[[], Any]:
     return read
 
 
-def test_stop_before_the_first_step_ends_the_loop_after_it(tmp_path: Path) -> None:
+def test_stop_before_the_first_step_ends_the_loop_at_once(tmp_path: Path) -> None:
     """C29."""
     with syncer_thread(config(steps=1000), tmp_path) as syncer:
         learner, step = new_learner(syncer, "a")
         learner.stop()
         with learner:
             assert not learner.step(tokens=4, loss=step())
-        syncer.live.log.wait(RunSeeded)
+        late, step = new_learner(syncer, "late")
+        with late:
+            late.stop()
+            assert not late.step(tokens=4, loss=step())
 
 
 def test_stop_while_the_parameters_load_ends_the_wait(tmp_path: Path) -> None:
@@ -394,17 +393,18 @@ def silence(syncer: SyncerThread) -> Iterator[None]:
 @contextmanager
 def seeder_that_never_seeds(syncer: SyncerThread) -> Iterator[None]:
     """A learner that joined first, so that all others wait for its parameters."""
-    session: list[aiohttp.ClientSession] = []
+    sessions: list[aiohttp.ClientSession] = []
+    seeders: list[Puppet] = []
     layout = new_learner(syncer, "seeder")[0].layout
 
     async def join() -> None:
-        session.append(aiohttp.ClientSession())
-        seeder = syncer.live.puppet(session[0], "seeder")
-        seeder.layout = layout
-        assert (await seeder.join()).seed
+        sessions.append(aiohttp.ClientSession())
+        seeders.append(syncer.live.puppet(sessions[0], "seeder"))
+        seeders[0].layout = layout
+        assert (await seeders[0].join()).seed
 
     syncer.do(join)
     try:
         yield
     finally:
-        syncer.do(session[0].close)
+        syncer.do(sessions[0].close)

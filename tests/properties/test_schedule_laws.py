@@ -1,4 +1,4 @@
-"""Laws of the rotation: whatever the clock does and however late the syncer is, no fragment is skipped and none bursts."""
+"""Laws of the rotation: whatever the clock does and however late the syncer is, none is skipped, none bursts."""
 
 from __future__ import annotations
 

@@ -15,8 +15,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-import msgspec
-
 from support.core_builders import STEP_NS, learner_core, options
 from support.learner_stage import notice
 from unlockstep.core.actions import (
@@ -50,7 +48,6 @@ from unlockstep.core.messages import (
     JoinRefused,
     LearnerInput,
     LeaveRequested,
-    Progress,
     SeedArrived,
     SeedStored,
     StepFinished,
@@ -90,7 +87,6 @@ class Process:
     done: Done | None = None
     adopted: list[Adopt] = field(default_factory=list)
     trained: int = 0
-    last_reported: Progress | None = None
     snapshots: set[int] = field(default_factory=set)
     bodies: set[int] = field(default_factory=set)
 
@@ -139,8 +135,10 @@ class CorePair:
 
     # ------------------------------------------------------------------------------------------- looking
 
-    def __getitem__(self, name: str) -> Process:
-        """The newest process of a learner."""
+    def __getitem__(self, name: str | Process) -> Process:
+        """The newest process of a learner; a process is itself."""
+        if isinstance(name, Process):
+            return name
         return next(process for process in reversed(self.processes) if process.name == name)
 
     def of(self, kind: type[Kind]) -> list[Kind]:
@@ -162,55 +160,58 @@ class CorePair:
     # ------------------------------------------------------------------------------------------- processes
 
     def start(self, *names: str) -> None:
-        """New processes connect."""
+        """New processes connect, whether or not older ones of these names are still there."""
         for name in names:
-            assert not any(process.name == name and process.is_up for process in self.processes)
-            process = Process(name, learner_core(name, self.options, self.adoption, self.alpha))
-            self.processes.append(process)
+            self.processes.append(Process(name, learner_core(name, self.options, self.adoption, self.alpha)))
             self.connect(name)
 
-    def connect(self, name: str) -> None:
+    def connect(self, name: str | Process) -> None:
         self[name].is_connected = True
         self.hear(self[name], Connected())
 
-    def cut(self, name: str) -> None:
+    def cut(self, name: str | Process) -> None:
         """The connection breaks; what was on it is lost, and both hosts notice."""
         process = self[name]
+        self._lose_connection(process)
+        self.hear(process, Disconnected())
+
+    def kill(self, name: str | Process) -> None:
+        """The process is gone, with all that was on its way to or from it, except uploads that have left."""
+        process = self[name]
+        process.is_up = False
+        self._lose_connection(process)
+
+    def _lose_connection(self, process: Process) -> None:
         process.outgoing.clear()
         process.incoming.clear()
         process.is_connected = False
-        self.tell(Disconnected(name, process.incarnation))
-        self.hear(process, Disconnected())
+        self.tell(Disconnected(process.name, process.incarnation))
 
-    def kill(self, name: str) -> None:
-        """The process is gone, with all that was on its way to or from it, except uploads that have left."""
-        process = self[name]
-        process.is_up = process.is_connected = False
-        process.outgoing.clear()
-        process.incoming.clear()
-        self.tell(Disconnected(name, process.incarnation))
-
-    def freeze(self, name: str) -> None:
+    def freeze(self, name: str | Process) -> None:
         """SIGSTOP: the connection stands, the process does not run."""
         self[name].is_frozen = True
 
-    def thaw(self, name: str) -> None:
+    def thaw(self, name: str | Process) -> None:
         """SIGCONT"""
-        self[name].is_frozen = False
-        if self[name].core.next_deadline_ns() <= self.now_ns:
-            self[name].core.on_deadline(self.now_ns)
-            self._follow(self[name], at_boundary=False)
+        process = self[name]
+        process.is_frozen = False
+        if process.core.next_deadline_ns() <= self.now_ns:
+            process.core.on_deadline(self.now_ns)
+            self._follow(process, at_boundary=False)
 
-    def step(self, *names: str, tokens: int = 10) -> None:
+    def step(self, *names: str | Process, tokens: int = 10) -> None:
         """One inner step ends at each of these learners; then everything is exchanged."""
         for name in names:
-            process = self[name]
-            assert process.may_run and process.core.may_step, f"{name} cannot step"
-            process.trained += tokens
-            self.hear(process, StepFinished(tokens, STEP_NS, 1.0))
+            self.end_step(self[name], tokens)
         self.exchange()
 
-    def leave(self, name: str) -> None:
+    def end_step(self, process: Process, tokens: int = 10) -> None:
+        """One inner step ends; nothing is exchanged."""
+        assert process.may_run and process.core.may_step, f"{process.name} cannot step"
+        process.trained += tokens
+        self.hear(process, StepFinished(tokens, STEP_NS, 1.0))
+
+    def leave(self, name: str | Process) -> None:
         self.hear(self[name], LeaveRequested())
         self.exchange()
 
@@ -219,9 +220,8 @@ class CorePair:
     def exchange(self) -> None:
         """Carry messages and bodies, except those held back, until all is quiet."""
         for _ in range(10_000):
-            if not any(
-                [self.carry_message(process) or self.carry_body(process) for process in self.processes]
-            ) and not (self.carry_commit()):
+            moved = [self.carry_message(process) or self.carry_body(process) for process in self.processes]
+            if not any(moved) and not self.carry_commit():
                 return
         raise AssertionError("the two sides never stop talking")
 
@@ -272,10 +272,11 @@ class CorePair:
         fields = {name: getattr(upload, name) for name in upload.__struct_fields__}
         self.tell(ContributionArrived(learner=process.name, norm=1.0, defect=defect, payload=payload, **fields))
 
-    def lose_upload(self, name: str) -> None:
-        """The oldest upload of a learner does not arrive, and its host says so."""
-        upload = self[name].uploads.popleft()
-        self.hear(self[name], UploadFailed(upload.round, upload.fragment, upload.c_tokens))
+    def lose_upload(self, name: str | Process) -> None:
+        """The oldest upload of a learner does not arrive, or its host does not hear that it did, and says so."""
+        process = self[name]
+        upload = process.uploads.popleft()
+        self.hear(process, UploadFailed(upload.round, upload.fragment, upload.c_tokens, upload.tokens))
 
     def fetch(self, process: Process, fails: bool = False) -> None:
         """The oldest download of a process ends."""
@@ -321,10 +322,6 @@ class CorePair:
     def tell(self, message: SyncerInput) -> None:
         """The syncer receives something now."""
         self.syncer.receive(message, self.now_ns)
-        if isinstance(message, Progress):
-            for process in self.processes:
-                if (process.name, process.incarnation) == (message.learner, message.incarnation):
-                    process.last_reported = message
         self._serve()
 
     def _serve(self) -> None:
@@ -412,8 +409,3 @@ def running(*names: str, adoption: Adoption = Adoption.OVERWRITE, steps_max: int
     pair.step(*names)
     assert [pair.state(name) for name in names] == ["live"] * len(names)
     return pair
-
-
-def copy(upload: Upload, **changes: object) -> Upload:
-    """The same upload with something changed."""
-    return msgspec.structs.replace(upload, **changes)

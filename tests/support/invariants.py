@@ -85,8 +85,22 @@ def rounds_rotate_and_end_once(events: Sequence[Event], options: ProtocolOptions
 
 
 def contributions_count_once(events: Sequence[Event]) -> None:
-    made = Counter((e.learner, e.incarnation, e.round) for e in of(ContributionAccepted, events))
-    assert not made or max(made.values()) == 1, made.most_common(1)
+    """A learner is in a round once; what is merged is what was accepted for it, on time or late for an earlier one."""
+    accepted: dict[int, int] = defaultdict(int)
+    waiting: dict[int, int] = defaultdict(int)
+    on_time: set[tuple[str, int]] = set()
+    for event in events:
+        if isinstance(event, ContributionAccepted):
+            if event.late:
+                waiting[event.fragment] += event.c_tokens
+            else:
+                assert (event.learner, event.round) not in on_time, event
+                on_time.add((event.learner, event.round))
+                accepted[event.round] += event.c_tokens
+        elif isinstance(event, RoundClosed):
+            accepted[event.round] += waiting.pop(event.fragment, 0)
+        elif isinstance(event, FragmentCommitted):
+            assert event.tokens == accepted[event.round], event
 
 
 def no_commit_below_quorum(events: Sequence[Event], options: ProtocolOptions) -> None:

@@ -107,9 +107,9 @@ def _title(status: Status | None, title: str, elapsed_ns: int, width: int) -> Ta
     line = Table.grid(expand=True)
     line.add_column(overflow="ellipsis", no_wrap=True)
     line.add_column(justify="right", no_wrap=True)
-    name = "" if status is None else f" run {status.run}"
+    name = "" if status is None else f" (run {status.run})"
     line.width = width
-    line.add_row(Text.assemble(("unlockstep", "bold"), (f"{name}: {title}", "")), Text(clock_time(elapsed_ns), "dim"))
+    line.add_row(Text.assemble(("unlockstep", "bold"), (f": {title}{name}", "")), Text(clock_time(elapsed_ns), "dim"))
     return line
 
 

@@ -188,7 +188,7 @@ class Learner:
     def close(self) -> None:
         """Leave the run; takes a moment, at most a few seconds. Called by the end of the ``with`` block.
 
-        What is on its way to the syncer arrives; progress that was not asked for yet is declared dropped.
+        Progress that has not arrived at the syncer is declared dropped, or refused.
         """
         if self._client is None or self._loop is None:
             return
@@ -226,6 +226,8 @@ class Learner:
         count = operator.index(tokens)
         if count < 0:
             raise UsageError(f"tokens is {count}; give the number of tokens the step was trained on, at least 0")
+        if self._stop_asked and not self._loop.may_step:  # Asked before the parameters were there.
+            return False
         value = loss.item() if isinstance(loss, Tensor) else float(loss)
         self._loop.finish_step(StepStats(tokens=count, loss=value))
         if not self._loop.may_step:

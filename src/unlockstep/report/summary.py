@@ -53,7 +53,7 @@ def table(summary: Summary) -> Group:
         _indented(_facts(accounting)),
         Text(),
         _indented(_learners(accounting)),
-        *(_indented(Text(_absence(absence))) for absence in accounting.absences),
+        *(_indented(Text(_absence(absence))) for absence in accounting.absences if not _is_farewell(absence)),
         Text(),
         _indented(_files(summary.files)),
     ]
@@ -184,10 +184,14 @@ def _gaps(learner: LearnerAccount) -> tuple[str, str]:
     return shown[0], shown[1]
 
 
+def _is_farewell(absence: Absence) -> bool:
+    """It left in order and for good, as when a run is interrupted: that is no incident."""
+    return absence.reason is DepartureReason.LEFT and absence.joined_ns is None
+
+
 def _absence(absence: Absence) -> str:
     if absence.joined_ns is None:
-        went = "left in order" if absence.reason is DepartureReason.LEFT else "went away"
-        return f"{absence.learner} {went} and did not return"
+        return f"{absence.learner} went away and did not return"
     text = f"{absence.learner} was away for {duration(absence.joined_ns - absence.gone_ns)}"
     if absence.contributed_ns is None:
         return f"{text} and contributed nothing after that"

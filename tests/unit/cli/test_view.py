@@ -58,7 +58,7 @@ def test_the_picture_on_a_narrow_terminal() -> None:
     assert (
         drawn(BUSY, 80, 42 * SECOND_NS, notes)
         == """
-unlockstep run night: llama-tiny on stdlib                                  1:03
+unlockstep: llama-tiny on stdlib (run night)                                1:03
 
   step 120 of 240  ━━━━━━━━━━━━━━╸                 50%  60,000 tokens  0:42 left
 
@@ -81,7 +81,7 @@ def test_the_picture_on_a_wide_terminal_tells_the_whole_reason() -> None:
     assert (
         drawn(BUSY, 120)
         == """
-unlockstep run night: llama-tiny on stdlib                                                                          1:03
+unlockstep: llama-tiny on stdlib (run night)                                                                        1:03
 
   step 120 of 240  ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━                                          50%  60,000 tokens
 
@@ -102,7 +102,7 @@ def test_the_picture_while_learners_start() -> None:
     assert (
         drawn(STARTING, 80)
         == """
-unlockstep run night: llama-tiny on stdlib                                  1:03
+unlockstep: llama-tiny on stdlib (run night)                                1:03
 
   step 0 of 240                                           0%  0 tokens  starting
 

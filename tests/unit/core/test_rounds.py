@@ -614,12 +614,15 @@ def test_the_memory_of_closed_rounds_may_be_shorter_than_the_rounds_in_flight() 
 
 
 def test_beyond_the_memory_of_closed_rounds_a_contribution_is_of_an_unknown_round() -> None:
+    """Remembered are ``closed_rounds_max`` rounds beside those in flight."""
     stage, late = missed_round(closed_rounds_max=1)
     stage.commit()
-    stage.step("a", clock=4)
-    stage.contribute("a")
-    stage.wait(STEP_NS)
-    stage.commit()
+    for clock in (4, 6):
+        assert refusals(stage) == []
+        stage.step("a", clock=clock)
+        stage.contribute("a")
+        stage.wait(STEP_NS)
+        stage.commit()
     stage.tell(late)
     assert refusals(stage) == [("b", RefusalReason.UNKNOWN_ROUND)]
 

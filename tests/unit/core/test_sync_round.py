@@ -8,7 +8,7 @@ import random
 import pytest
 
 from unlockstep.core.errors import LocalProtocolError
-from unlockstep.core.sync_round import MOVES, ClosedRounds, Held, RoundMove, RoundState, SyncRound
+from unlockstep.core.sync_round import MOVES, Held, RoundMemory, RoundMove, RoundState, SyncRound
 
 
 def held(learner: str, c_steps: int = 10, c_tokens: int = 100, round: int = 4, incarnation: int = 1) -> Held:
@@ -104,28 +104,33 @@ def test_contributions_of_one_learner_come_in_the_order_in_which_they_were_made(
     assert order == [(1, 2), (2, 0), (2, 2), (2, 4)]
 
 
-# ----------------------------------------------------------------------------------------------- closed rounds
+# ----------------------------------------------------------------------------------------------- memory
 
 
-def test_remembers_who_contributed_to_a_closed_round() -> None:
-    closed = ClosedRounds(8)
-    closed.add(collecting(held("a"), late=(held("b", round=2),)))
-    assert 4 in closed and 3 not in closed
-    assert closed.is_duplicate(4, "a", 1)
-    assert not closed.is_duplicate(4, "a", 2)
-    assert not closed.is_duplicate(4, "b", 1)  # b's was made for another round
+def test_knows_a_contribution_by_its_learner_its_process_and_what_that_had_trained() -> None:
+    memory = RoundMemory(8)
+    memory.open(4)
+    assert 4 in memory and 3 not in memory
+    assert memory.enter(4, "a", 1, tokens=100)
+    assert not memory.enter(4, "a", 1, tokens=100)
+    assert memory.has(4, "a", 1, 100)
+    for other in ((5, "a", 1, 100), (4, "b", 1, 100), (4, "a", 2, 100), (4, "a", 1, 110)):
+        assert not memory.has(*other)
 
 
-def test_a_late_contribution_counts_once() -> None:
-    closed = ClosedRounds(8)
-    closed.add(collecting(held("a")))
-    closed.note(4, "b", 1)
-    assert closed.is_duplicate(4, "b", 1)
+def test_of_a_round_it_has_forgotten_it_knows_nothing() -> None:
+    memory = RoundMemory(1)
+    memory.open(0)
+    memory.enter(0, "a", 1, 100)
+    memory.open(1)
+    assert memory.enter(0, "a", 1, 100)
+    assert 0 not in memory
 
 
 def test_forgets_the_oldest_rounds_first() -> None:
     """C50"""
-    closed = ClosedRounds(3)
+    memory = RoundMemory(3)
     for number in range(10_000):
-        closed.add(collecting(held("a"), round=number))
-    assert [number for number in range(10_000) if number in closed] == [9997, 9998, 9999]
+        memory.open(number)
+        memory.enter(number, "a", 1, number)
+    assert [number for number in range(10_000) if number in memory] == [9997, 9998, 9999]

@@ -139,6 +139,12 @@ def test_absences_in_words(absence: Absence, said: str) -> None:
     assert said in plain(msgspec.structs.replace(SUMMARY, accounting=changed))
 
 
+def test_learners_that_leave_in_order_for_good_are_not_listed_as_absent() -> None:
+    left = Absence("learner-1", 0, DepartureReason.LEFT, None, None, None)
+    changed = msgspec.structs.replace(ACCOUNTING, absences=(left,))
+    assert "return" not in plain(msgspec.structs.replace(SUMMARY, accounting=changed))
+
+
 def test_a_loss_that_is_not_a_number_is_called_so() -> None:
     changed = msgspec.structs.replace(ACCOUNTING, evaluations=(Validation(0, 8, None, None),))
     text = plain(msgspec.structs.replace(SUMMARY, accounting=changed))

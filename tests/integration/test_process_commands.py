@@ -1,0 +1,188 @@
+"""The commands as processes: a whole run through the command line, and how each process ends when it is told to."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from support.live_run import WAIT_S, small_config
+from support.syncer_thread import syncer_thread
+
+from unlockstep import config as run_config
+from unlockstep import runlog
+from unlockstep.cli import app, exits
+from unlockstep.config import DataSection, EvaluationSection, InnerSection, ModelSection, RunConfig, RunSection
+from unlockstep.core.events import EvaluationReported, Event, LearnerDeparted, LearnerJoined, RunFinished, StepReported
+from unlockstep.core.options import ProtocolOptions
+from unlockstep.core.reasons import DepartureReason
+from unlockstep.core.status import Status
+
+TESTS = Path(__file__).parents[1]
+COMMAND_S_MAX = 60.0
+"""A command that runs longer than this, on a busy machine, has failed."""
+ENDS_S_MAX = 5.0
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts ``unlockstep`` with the arguments given; whatever happens, none of these processes outlives the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(*arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "unlockstep", *arguments]
+        environment = os.environ | {"PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(autouse=True)
+def untouched_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a command changes in its own process is undone where the command runs in this one."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    root, command = logging.getLogger(), logging.getLogger("unlockstep.cli")
+    handlers, level = root.handlers[:], command.level
+    yield
+    root.handlers[:] = handlers
+    command.setLevel(level)
+
+
+def finished(process: subprocess.Popen[str], timeout_s: float = COMMAND_S_MAX) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr."""
+    out, err = process.communicate(timeout=timeout_s)
+    return process.returncode, out, err
+
+
+def ends_after(process: subprocess.Popen[str], number: int) -> tuple[int, str, str]:
+    """The same, of a process that is sent a signal now; fails if it takes too long."""
+    began_s = time.monotonic()
+    process.send_signal(number)
+    result = finished(process)
+    assert time.monotonic() - began_s < ENDS_S_MAX
+    return result
+
+
+def config(folder: Path, **sections: Any) -> RunConfig:
+    """A run of a moment, on text of its own."""
+    text = folder / "text.txt"
+    text.write_text("".join(f"{number} bottles of beer on the wall, " for number in range(200)))
+    defaults = {
+        "run": RunSection(name="small", steps=12),
+        "model": ModelSection(spec="support.tiny_lm:tiny_lm"),
+        "data": DataSection(source=str(text), sequence_length=16),
+        "inner": InnerSection(batch_size=2, warmup_steps=2),
+        "evaluation": EvaluationSection(interval_s=0.1, batches=2, batch_size=2),
+    }
+    return small_config(**defaults | sections)
+
+
+def events(log: Path) -> list[Event]:
+    return list(runlog.read(log)[1])
+
+
+# ------------------------------------------------------------------------------------------------- a whole run
+
+
+def test_a_run_through_the_command_line(start: Start, tmp_path: Path) -> None:
+    """A syncer, two learners of different speed and an evaluator; the model at the end is one that others load."""
+    settings = config(tmp_path, model=ModelSection(spec="llama-tiny"), protocol=ProtocolOptions(fragments=4, quorum=2))
+    (tmp_path / "run.toml").write_text(run_config.dumps(settings))
+    folder, model = tmp_path / "run", tmp_path / "model"
+    syncer = start("syncer", "--config", str(tmp_path / "run.toml"), "--port", "0", "--run-dir", str(folder), "--json")
+    assert syncer.stdout is not None
+    url = json.loads(syncer.stdout.readline())["url"]
+    learners = [
+        start("learner", "--syncer", url, "--name", f"l{i}", "--shard", str(i), "--shards", "2", *extra, "--json")
+        for i, extra in enumerate([(), ("--slowdown", "1.5")])
+    ]
+    evaluator = start("evaluator", "--syncer", url, "--out", str(model), "--json")
+    shown = start("status", url, "--json")
+    assert msgspec.json.decode(finished(shown)[1], type=Status).run == "small"
+
+    for process in learners:
+        code, out, err = finished(process)
+        assert code == exits.DONE, err
+        assert json.loads(out)["ended"] == "the run has finished"
+    code, out, err = finished(evaluator)
+    assert code == exits.DONE, err
+    losses = [json.loads(line)["loss"] for line in out.splitlines()]
+    code, out, err = finished(syncer)
+    assert code == exits.DONE, err
+    assert json.loads(out)["state"] == "finished"
+
+    happened = events(folder / "run.jsonl")
+    assert isinstance(happened[-1], EvaluationReported | RunFinished)
+    assert [event.loss for event in happened if isinstance(event, EvaluationReported)] == losses
+    assert run_config.load(folder / "config.toml") == settings
+    from transformers import AutoModelForCausalLM
+
+    loaded = AutoModelForCausalLM.from_pretrained(model)
+    assert loaded.get_input_embeddings().weight is loaded.get_output_embeddings().weight
+
+
+# ------------------------------------------------------------------------------------------------- being told to end
+
+
+def test_a_learner_leaves_in_order_when_told_to(start: Start, tmp_path: Path) -> None:
+    """C23: SIGTERM to one of two learners, then Ctrl-C to the other; each says goodbye and is gone."""
+    settings = config(tmp_path, run=RunSection(name="small", steps=1_000_000))
+    with syncer_thread(settings, tmp_path) as syncer:
+        learners = {name: start("learner", "--syncer", syncer.url, "--name", name) for name in ("a", "b")}
+        for name in learners:
+            syncer.live.log.wait(StepReported, learner=name, timeout_s=COMMAND_S_MAX)
+        for (name, process), number in zip(learners.items(), (signal.SIGTERM, signal.SIGINT), strict=True):
+            code, _, err = ends_after(process, number)
+            assert code == exits.SIGNALLED + number and "Traceback" not in err, err
+            syncer.live.log.wait(LearnerDeparted, learner=name, reason=DepartureReason.LEFT)
+
+
+def test_a_learner_ends_with_its_parent(start: Start, tmp_path: Path) -> None:
+    """Whoever starts learners may be killed without a word: they do not stay behind."""
+    settings = config(tmp_path, run=RunSection(name="small", steps=1_000_000))
+    with syncer_thread(settings, tmp_path) as syncer:
+        # Not its parent from the beginning: it joins, looks, and ends.
+        process = start("learner", "--syncer", syncer.url, "--name", "a", "--parent-pid", "1", "--slowdown", "1000")
+        code, _, _ = finished(process)
+        assert code == exits.SIGNALLED + signal.SIGTERM
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_syncer_ends_the_run_in_order_when_told_to(number: int, start: Start, tmp_path: Path) -> None:
+    """C23, C29: before the first learner has come."""
+    folder = tmp_path / "run"
+    syncer = start("syncer", "--port", "0", "--run-dir", str(folder))
+    assert syncer.stdout is not None
+    assert "listens on http://127.0.0.1:" in syncer.stdout.readline()
+    code, out, err = ends_after(syncer, number)
+    assert code == exits.SIGNALLED + number and "Traceback" not in err, err
+    assert "run run finished" in out
+    assert isinstance(events(folder / "run.jsonl")[-1], RunFinished)
+
+
+def test_an_evaluator_stops_while_it_waits_for_parameters(start: Start, tmp_path: Path) -> None:
+    """C29: nothing is there to evaluate, and nothing is saved."""
+    with syncer_thread(config(tmp_path), tmp_path) as syncer:
+        evaluator = start("evaluator", "--syncer", syncer.url, "--out", str(tmp_path / "model"))
+        syncer.wait_for_observer()
+        code, _, err = ends_after(evaluator, signal.SIGTERM)
+    assert code == exits.SIGNALLED + signal.SIGTERM and "Traceback" not in err, err
+    assert not (tmp_path / "model").exists()

@@ -1,8 +1,8 @@
 """The whole ring on one screen: a syncer and two learners of different speed, in one process, without sockets.
 
 Each learner walks towards the same optimum and sees it through its own noise. Watch what comes round: a learner hands
-over its progress on a fragment (contribution), the syncer merges what it got and steps (commit), and every learner takes
-the result between two of its steps (adopt). Time is virtual, everything else is the production code.
+over its progress on a fragment (contribution), the syncer merges what it got and steps (commit), and every learner
+takes the result between two of its steps (adopt). Time is virtual, everything else is the production code.
 
     python examples/two_learners_one_process.py
 """

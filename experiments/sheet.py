@@ -87,7 +87,7 @@ def _write(file: Path, experiment: str, scores: Sequence[Score]) -> None:
         command=" ".join(["python", f"experiments/{experiment}.py", *sys.argv[1:]]),
         commit=_commit(),
         python=platform.python_version(),
-        torch=torch.__version__,
+        torch=str(torch.__version__),
         scores=tuple(scores),
     )
     file.parent.mkdir(exist_ok=True)

@@ -61,7 +61,7 @@ class RunSection(_Section, frozen=True):
 
     name: str = "run"
     seed: int = 0
-    steps: int = 240
+    steps: int = 512
     """The run ends when the syncer's clock (inner steps) reaches this; 0 sets no limit."""
     tokens: int = 0
     """... or when the learners have trained this many tokens in total; 0 sets no limit."""
@@ -105,15 +105,15 @@ class InnerSection(_Section, frozen=True):
 
     learning_rate: float = 3e-3
     beta1: float = 0.9
-    beta2: float = 0.95
+    beta2: float = 0.99
     weight_decay: float = 0.1
     gradient_norm_max: float = 1.0
     """Gradients are clipped to this norm; 0 switches clipping off."""
-    warmup_steps: int = 20
+    warmup_steps: int = 30
     schedule: str = "cosine"
     """``cosine`` (down to ``final_share`` at ``run.steps``) or ``constant``; a function of the learner's clock."""
-    final_share: float = 0.1
-    batch_size: int = 8
+    final_share: float = 0.3
+    batch_size: int = 4
     accumulation: int = 1
     """Micro-batches per inner step, each of ``batch_size`` sequences."""
     threads: int = 1
@@ -134,7 +134,7 @@ class OuterSection(_Section, frozen=True):
 
     optimizer: str = "nesterov"
     learning_rate: float = 0.7
-    momentum: float = 0.6
+    momentum: float = 0.0
     merge: MergeRule = MergeRule.RADIAL_DIRECTIONAL
 
     def __post_init__(self) -> None:

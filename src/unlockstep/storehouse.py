@@ -100,9 +100,7 @@ class Storehouse:
         except RemoteProtocolError as error:
             return Inspection(RefusalReason.MALFORMED, str(error))
         if c_tokens > max(c_steps, 0) * self._tokens_per_step_max:
-            return Inspection(
-                RefusalReason.BAD_COUNTS, f"{c_tokens} tokens are too many for {c_steps} steps"
-            )
+            return Inspection(RefusalReason.BAD_COUNTS, f"{c_tokens} tokens are too many for {c_steps} steps")
         defect, norm = inspect(delta, delta.size, c_steps, c_tokens, self._limits, norm_bound, self._executor)
         if defect is not None:
             return Inspection(defect, f"the outer gradient is refused: {defect.value} (norm {norm:.4g})", norm)

@@ -24,6 +24,7 @@ IMPORTS = {
     "unlockstep.core.outer_gradient": "unlockstep.core numpy",
     # around it
     "unlockstep.config": "unlockstep.core msgspec tomli_w",
+    "unlockstep.recipes": "unlockstep.core unlockstep.config",
     "unlockstep.runlog": "unlockstep.core msgspec",
     # a learner
     "unlockstep.learners.backend": "unlockstep.core msgspec numpy",

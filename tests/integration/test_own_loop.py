@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_array_equal
-from support.live_run import WAIT_S, Puppet, small_config
-from support.syncer_thread import SyncerThread, syncer_thread
 from torch import Tensor, nn
 
+from support.live_run import WAIT_S, Puppet, small_config
+from support.syncer_thread import SyncerThread, syncer_thread
 from unlockstep.config import RunConfig, RunSection
 from unlockstep.core.errors import ConfigError, UsageError
 from unlockstep.core.events import (
@@ -288,12 +288,12 @@ def test_what_the_user_can_mend_is_one_sentence(tmp_path: Path) -> None:
     frozen = nn.Linear(1, 1).requires_grad_(False)
     with pytest.raises(UsageError, match=r"name is 'a b'; use letters, digits, _ and -"):
         Learner(model, optimizer, syncer="http://127.0.0.1:1", name="a b")
-    with pytest.raises(UsageError, match="no syncer answers at http://127.0.0.1:1"):
+    with pytest.raises(UsageError, match=r"no syncer answers at http://127.0.0.1:1"):
         Learner(model, optimizer, syncer="http://127.0.0.1:1")
     with pytest.raises(UsageError, match="model has no trainable parameter"):
         Learner(frozen, [], syncer="http://127.0.0.1:1")
     with syncer_thread(config(fragments=5), tmp_path) as syncer:
-        with pytest.raises(ConfigError, match="protocol.fragments is 5, but this model has 4 trainable tensors"):
+        with pytest.raises(ConfigError, match=r"protocol\.fragments is 5, but this model has 4 trainable tensors"):
             Learner(model, optimizer, syncer=syncer.url)
         with pytest.raises(UsageError, match="no run 'other' here"):
             Learner(model, optimizer, syncer=syncer.url, run="other")
@@ -361,7 +361,10 @@ def test_stop_while_the_parameters_load_ends_the_wait(tmp_path: Path) -> None:
 def test_parameters_that_do_not_come_in_time_are_an_error(tmp_path: Path) -> None:
     with syncer_thread(config(), tmp_path) as syncer, seeder_that_never_seeds(syncer):
         learner, _ = new_learner(syncer, "a", timeout_s=0.2)
-        with pytest.raises(UsageError, match=r"no parameters came from http://127.0.0.1:\d+ within timeout_s = 0.2"), learner:
+        with (
+            pytest.raises(UsageError, match=r"no parameters came from http://127.0.0.1:\d+ within timeout_s = 0.2"),
+            learner,
+        ):
             pass
 
 

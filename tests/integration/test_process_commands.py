@@ -15,17 +15,20 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.live_run import WAIT_S, small_config
-from support.syncer_thread import syncer_thread
+import torch
 
+from support.live_run import small_config
+from support.syncer_thread import syncer_thread
+from support.tiny_lm import tiny_lm
 from unlockstep import config as run_config
 from unlockstep import runlog
 from unlockstep.cli import app, exits
 from unlockstep.config import DataSection, EvaluationSection, InnerSection, ModelSection, RunConfig, RunSection
-from unlockstep.core.events import EvaluationReported, Event, LearnerDeparted, LearnerJoined, RunFinished, StepReported
+from unlockstep.core.events import EvaluationReported, Event, LearnerDeparted, RunFinished, StepReported
 from unlockstep.core.options import ProtocolOptions
 from unlockstep.core.reasons import DepartureReason
 from unlockstep.core.status import Status
+from unlockstep.integrations.torch_loop import Learner
 
 TESTS = Path(__file__).parents[1]
 COMMAND_S_MAX = 60.0
@@ -146,23 +149,14 @@ def test_a_learner_leaves_in_order_when_told_to(start: Start, tmp_path: Path) ->
     """C23: SIGTERM to one of two learners, then Ctrl-C to the other; each says goodbye and is gone."""
     settings = config(tmp_path, run=RunSection(name="small", steps=1_000_000))
     with syncer_thread(settings, tmp_path) as syncer:
-        learners = {name: start("learner", "--syncer", syncer.url, "--name", name) for name in ("a", "b")}
+        slowly = ("--slowdown", "100")  # A step takes microseconds: the run log would fill faster than it is read.
+        learners = {name: start("learner", "--syncer", syncer.url, "--name", name, *slowly) for name in ("a", "b")}
         for name in learners:
-            syncer.live.log.wait(StepReported, learner=name, timeout_s=COMMAND_S_MAX)
+            syncer.live.log.wait(StepReported, learner=name)
         for (name, process), number in zip(learners.items(), (signal.SIGTERM, signal.SIGINT), strict=True):
             code, _, err = ends_after(process, number)
             assert code == exits.SIGNALLED + number and "Traceback" not in err, err
             syncer.live.log.wait(LearnerDeparted, learner=name, reason=DepartureReason.LEFT)
-
-
-def test_a_learner_ends_with_its_parent(start: Start, tmp_path: Path) -> None:
-    """Whoever starts learners may be killed without a word: they do not stay behind."""
-    settings = config(tmp_path, run=RunSection(name="small", steps=1_000_000))
-    with syncer_thread(settings, tmp_path) as syncer:
-        # Not its parent from the beginning: it joins, looks, and ends.
-        process = start("learner", "--syncer", syncer.url, "--name", "a", "--parent-pid", "1", "--slowdown", "1000")
-        code, _, _ = finished(process)
-        assert code == exits.SIGNALLED + signal.SIGTERM
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -178,11 +172,66 @@ def test_a_syncer_ends_the_run_in_order_when_told_to(number: int, start: Start, 
     assert isinstance(events(folder / "run.jsonl")[-1], RunFinished)
 
 
+def test_a_process_ends_when_its_parent_is_gone(start: Start, tmp_path: Path) -> None:
+    """Whoever starts processes may be killed without a word: they do not stay behind. This one never was its child."""
+    syncer = start("syncer", "--port", "0", "--run-dir", str(tmp_path / "run"), "--parent-pid", str(os.getppid()))
+    assert finished(syncer, ENDS_S_MAX)[0] == exits.SIGNALLED + signal.SIGTERM
+
+
 def test_an_evaluator_stops_while_it_waits_for_parameters(start: Start, tmp_path: Path) -> None:
-    """C29: nothing is there to evaluate, and nothing is saved."""
+    """C29: there is nothing to evaluate yet, and nothing is saved."""
     with syncer_thread(config(tmp_path), tmp_path) as syncer:
         evaluator = start("evaluator", "--syncer", syncer.url, "--out", str(tmp_path / "model"))
-        syncer.wait_for_observer()
+        assert evaluator.stderr is not None and "waits for the first parameters" in evaluator.stderr.readline()
         code, _, err = ends_after(evaluator, signal.SIGTERM)
     assert code == exits.SIGNALLED + signal.SIGTERM and "Traceback" not in err, err
     assert not (tmp_path / "model").exists()
+
+
+# ------------------------------------------------------------------------------------------------- what is refused
+
+
+@pytest.fixture
+def refusal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """What a learner says that cannot take part in a run with these settings: one line."""
+
+    def refused(code: int = exits.USAGE, **sections: Any) -> str:
+        with syncer_thread(config(tmp_path, **sections), tmp_path) as syncer:
+            assert app.run(["learner", "--syncer", syncer.url, "--name", "a"]) == code
+        lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+        assert len(lines) == 1
+        return lines[0]
+
+    return refused
+
+
+def test_a_corpus_shorter_than_a_sequence_is_refused(refusal: Callable[..., str], tmp_path: Path) -> None:
+    short = tmp_path / "short.txt"
+    short.write_text("short")
+    said = refusal(data=DataSection(source=str(short), sequence_length=16))
+    assert "data.source holds 6 tokens" in said and "data.sequence_length = 16" in said
+
+
+def test_an_empty_corpus_is_refused(refusal: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    said = refusal(data=DataSection(source=str(tmp_path / "empty")))
+    assert f"data.source = '{tmp_path / 'empty'}' holds no text: give a source with UTF-8 text in it" in said
+
+
+def test_a_model_with_nothing_to_train_is_refused(refusal: Callable[..., str]) -> None:
+    assert "model has no trainable parameter" in refusal(model=ModelSection(spec="support.tiny_lm:frozen_lm"))
+
+
+def test_more_fragments_than_tensors_are_refused(refusal: Callable[..., str]) -> None:
+    said = refusal(protocol=ProtocolOptions(fragments=9, interval_steps=9))
+    assert "protocol.fragments is 9, but this model has 4 trainable tensors: choose a value from 1 to 4" in said
+
+
+def test_another_model_than_the_runs_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = config(tmp_path, model=ModelSection(spec="support.tiny_lm:wide_lm"))
+    with syncer_thread(config(tmp_path), tmp_path) as syncer:
+        model = tiny_lm(256)
+        with Learner(model, torch.optim.SGD(model.parameters(), lr=0.1), syncer=syncer.url, name="a"):
+            syncer.live.service.config = settings  # Learners read one thing, the run has begun with another.
+            assert app.run(["learner", "--syncer", syncer.url, "--name", "b"]) == exits.FAILED
+    assert "error: learner b cannot take part: " in capsys.readouterr().err

@@ -45,22 +45,22 @@ def test_the_more_particular_source_of_a_setting_wins(tmp_path: Path) -> None:
     """Defaults, ``--config``, flags, ``--set``."""
     file = tmp_path / "run.toml"
     file.write_text("[run]\nname = 'file'\nseed = 1\nsteps = 1\n[inner]\nbatch_size = 2\n")
-    config = resolve(file, {"run.seed": 2, "run.steps": 2, "model.spec": None}, ["run.steps=3"])
-    assert (config.inner.batch_size, config.run.name) == (2, "file")
-    assert (config.run.seed, config.run.steps) == (2, 3)
-    assert config.model.spec == RunConfig().model.spec
+    resolved = resolve(configuration.load(file), {"run.seed": 2, "run.steps": 2, "model.spec": None}, ["run.steps=3"])
+    assert (resolved.inner.batch_size, resolved.run.name) == (2, "file")
+    assert (resolved.run.seed, resolved.run.steps) == (2, 3)
+    assert resolved.model.spec == RunConfig().model.spec
 
 
 def test_text_that_looks_like_a_number_is_still_text() -> None:
-    assert resolve(None, {"data.source": "2024"}, []).data.source == "2024"
+    assert resolve(RunConfig(), {"data.source": "2024"}, []).data.source == "2024"
 
 
 def test_a_length_in_tokens_is_a_length_in_steps_of_all_learners() -> None:
     sizes = ["local.learners=4", "inner.batch_size=8", "inner.accumulation=2", "data.sequence_length=128"]
-    config = resolve(None, {"run.tokens": 100_000}, sizes)
+    config = resolve(RunConfig(), {"run.tokens": 100_000}, sizes)
     assert config.run.tokens == 100_000
     assert config.run.steps == math.ceil(100_000 / (4 * 8 * 2 * 128))
-    assert resolve(None, {"run.tokens": 100_000, "run.steps": 7}, sizes).run.steps == 7
+    assert resolve(RunConfig(), {"run.tokens": 100_000, "run.steps": 7}, sizes).run.steps == 7
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from unlockstep.core.status import EvaluationStatus, LearnerStatus, LedgerStatus, RoundStatus, Status
+from unlockstep.core.status import EvaluationStatus, LearnerStatus, LedgerStatus, NextRoundStatus, RoundStatus, Status
 
 SECOND_NS = 1_000_000_000
 
@@ -77,6 +77,8 @@ def status(clock: int = 120, **changes: Any) -> Status:
         "tokens_max": 0,
         "learners": (learner_status(),),
         "rounds": (),
+        "round_closed": None,
+        "round_next": NextRoundStatus(round=119, fragment=7, due_clock=clock + 1),
         "rounds_committed": 119,
         "rounds_empty": 0,
         "versions": (15,) * 8,

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from support.live_run import WAIT_S, LiveSyncer, live_syncer
-
 from unlockstep.config import RunConfig
 
 

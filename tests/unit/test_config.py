@@ -82,7 +82,7 @@ COMPLAINTS = {
     "run.steps=0": "run.steps and run.tokens are both 0, so the run would never end; set one of them",
     "protocol.quorum=5": "protocol.quorum is 5 but local.learners is 4; no round could ever close",
     "protocol.learners_max=3": "local.learners is 4 but protocol.learners_max is 3; start fewer learners or admit more",
-    "protocol.overlap_steps=9": "protocol.overlap_steps is 9 but protocol.interval_steps is 8; a round must be over",
+    "protocol.overlap_steps=9": "protocol.overlap_steps is 9 but protocol.interval_steps is 4; a round must be over",
 }
 
 

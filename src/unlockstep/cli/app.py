@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import Any
 
 import typer
 
@@ -20,7 +21,7 @@ from unlockstep.cli.syncer import syncer
 from unlockstep.cli.train import train
 from unlockstep.core.errors import LocalProtocolError, UnlockstepError, UsageError
 
-BadArguments = typer.BadParameter.__mro__[2]
+BadArguments: type[Any] = typer.BadParameter.__mro__[2]
 """Base of what typer raises for a command line it cannot read; the one class of its it does not export."""
 
 app = typer.Typer(

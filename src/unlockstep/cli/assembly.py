@@ -1,7 +1,7 @@
 """From a configuration to what trains and what validates: text, model, backend.
 
-Decides which section feeds which part. ``learner`` and ``evaluator`` build from here, so that both see one model and one
-split of the text. Needs torch.
+Decides which section feeds which part. ``learner`` and ``evaluator`` build from here, so that both see one model and
+one split of the text. Needs torch.
 """
 
 from __future__ import annotations

@@ -157,6 +157,7 @@ async def _observe(config: RunConfig, syncer: str, name: str, as_json: bool) -> 
         # Observed from the beginning, since at the end a syncer waits for its observers; but torch is loaded when there
         # is something to evaluate: until then the learners need the processor.
         async with Observer(syncer, run, name, Layout((), LayoutMethod.BALANCED), codec) as early:
+            _log.info("observes run %s and waits for the first parameters", run)
             async for _ in early.messages():
                 break
             examiner = await asyncio.to_thread(Examiner, config)

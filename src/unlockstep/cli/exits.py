@@ -49,10 +49,10 @@ class StopRequest:
         self.asked = threading.Event()
         self.signal: int | None = None
         """Which signal it was; SIGTERM also stands for the death of the parent."""
-        self._then: list[Callable[[], None]] = []
+        self._then: list[Callable[[], object]] = []
         self._lock = threading.Lock()
 
-    def then(self, call: Callable[[], None]) -> None:
+    def then(self, call: Callable[[], object]) -> None:
         """Call this, from another thread, when the request comes; at once if it has come."""
         with self._lock:
             if not self.asked.is_set():

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 def learner(
     syncer: Annotated[str, typer.Option(help="Address of the syncer, http://host:port.")],
-    name: Annotated[str | None, typer.Option(help="Unique in the run, the same after a restart; default HOST-PID.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Unique in the run, the same after a restart; default HOST-PID.")
+    ] = None,
     shard: Annotated[int, typer.Option(help="Which share of the training text, from 0.")] = 0,
     shards: Annotated[int, typer.Option(help="How many shares there are.")] = 1,
     slowdown: Annotated[float, typer.Option(help="Make every step take this many times as long.")] = 1.0,
@@ -37,7 +39,9 @@ def learner(
     from unlockstep.net.observer_client import read_config
 
     if shard < 0 or shards < 1:
-        raise UsageError(f"--shard is {shard} and --shards is {shards}; shares are counted from 0, and there is at least 1")
+        raise UsageError(
+            f"--shard is {shard} and --shards is {shards}; shares are counted from 0, and there is at least 1"
+        )
     if not 1 <= slowdown < float("inf"):
         raise UsageError(f"--slowdown is {slowdown}; it must be at least 1 and finite")
     log_to_stderr(name or "learner")

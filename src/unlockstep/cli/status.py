@@ -13,7 +13,7 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print the state as one JSON object.")] = False,
 ) -> None:
     """Show the state of a run, and why."""
-    from unlockstep.cli.output import print_json, status_view
+    from unlockstep.cli.output import print_json
     from unlockstep.net.observer_client import read_status
 
     state = read_status(url, run)
@@ -22,4 +22,9 @@ def status(
         return
     from rich.console import Console
 
-    Console().print(status_view(state))
+    from unlockstep.cli.view import picture
+
+    console = Console()
+    console.print(
+        picture(state, title=url, names=(), left_ns=None, elapsed_ns=state.at_ns, notes=(), width=console.width)
+    )

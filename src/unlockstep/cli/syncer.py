@@ -27,7 +27,9 @@ def syncer(
     run_dir: Annotated[Path | None, typer.Option(help="Folder for the run log; default runs/NAME-DATE-TIME.")] = None,
     insecure: Annotated[bool, typer.Option(help="Listen beyond this machine, unencrypted and open to all.")] = False,
     parent_pid: Annotated[int | None, typer.Option(help="End when this process is no longer the parent.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object when listening, one at the end.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object when listening, one at the end.")
+    ] = False,
 ) -> int:
     """Merge what learners contribute, until the run is over."""
     import asyncio

@@ -3,7 +3,7 @@
 Decides how flags become a configuration, what is printed where, and the exit code. What happens in between is
 ``launch.local``; what it looks like is ``view``; what it amounted to is ``report``.
 
-Precedence, the later wins: defaults, ``--config``, flags, ``--set``.
+Precedence, the later wins: ``--recipe`` or ``--config``, flags, ``--set``.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ def train(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default runs/NAME-DATE-TIME.")] = None,
     config_file: Annotated[Path | None, typer.Option("--config", help="Configuration to start from (TOML).")] = None,
+    recipe: Annotated[str, typer.Option(help="Named configuration to start from instead: quick or paper.")] = "quick",
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="Replace any setting.")
     ] = None,
@@ -56,6 +57,8 @@ def train(
     """Train a model on this machine by learners that never wait for each other; one is killed and comes back."""
     from rich.console import Console
 
+    from unlockstep import config as run_config
+    from unlockstep import recipes
     from unlockstep.cli import exits
     from unlockstep.cli.run_folder import default_run_folder
     from unlockstep.core.errors import UsageError
@@ -71,7 +74,8 @@ def train(
         "model.spec": model,
         "data.source": data,
     }
-    config = resolve(config_file, flags, overrides or [])
+    base = run_config.load(config_file) if config_file is not None else recipes.recipe(recipe)
+    config = resolve(base, flags, overrides or [])
     folder = out if out is not None else default_run_folder(config.run.name)
     console = Console(stderr=as_json)
     with new_run_folder(config, folder):
@@ -84,21 +88,20 @@ def train(
     return exits.SIGNALLED + outcome.signal if outcome.ending is Ending.INTERRUPTED else exits.DONE
 
 
-def resolve(config_file: Path | None, flags: dict[str, str | int | None], overrides: list[str]) -> RunConfig:
+def resolve(base: RunConfig, flags: dict[str, str | int | None], overrides: list[str]) -> RunConfig:
     """The configuration of a run.
 
     Args:
-        config_file: where to start from; None: the defaults.
+        base: where to start from.
         flags: ``section.field`` and the value given; None if the flag was not. ``run.tokens`` without ``run.steps``
             sets both, so that the learning rate's schedule ends where the run does.
         overrides: ``section.field=value`` each; they win.
 
     Raises:
-        ConfigError: as ``config.load`` and ``config.apply``.
+        ConfigError: as ``config.apply``.
     """
     from unlockstep import config as run_config
 
-    base = run_config.load(config_file) if config_file is not None else run_config.RunConfig()
     given = [f"{setting}={json.dumps(value)}" for setting, value in flags.items() if value is not None]
     tokens = flags.get("run.tokens")
     if isinstance(tokens, int) and flags.get("run.steps") is None:

@@ -190,11 +190,22 @@ def _facts(status: Status, width: int) -> Table:
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold", no_wrap=True)
     facts.add_column(no_wrap=True, overflow="ellipsis", max_width=max(20, width - 16))
-    for collecting in status.rounds or (None,):
-        facts.add_row("  round", "none is due" if collecting is None else round_line(collecting))
+    for collecting in status.rounds:
+        facts.add_row("  round", round_line(collecting))
+    if not status.rounds:
+        facts.add_row("  round", _between_rounds(status))
     facts.add_row("  validation", _validation(status.evaluations, max(8, min(40, width - 50))))
     facts.add_row("  tokens", _tokens(status))
     return facts
+
+
+def _between_rounds(status: Status) -> str:
+    """What is said while no round is open: why the last one closed, and when the next one opens."""
+    following = f"round {status.round_next.round} is due at step {status.round_next.due_clock}"
+    closed = status.round_closed
+    return (
+        following if closed is None else f"{closed.round} (fragment {closed.fragment}) {closed.sentence}; {following}"
+    )
 
 
 def round_line(collecting: RoundStatus) -> str:

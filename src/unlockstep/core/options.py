@@ -45,11 +45,11 @@ class Anchor(Enum):
 class ProtocolOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Settings of the protocol; the symbols are the paper's."""
 
-    fragments: int = 8
+    fragments: int = 4
     """P: fragments the parameters are cut into."""
     layout: str = "balanced"
     """How parameters are dealt to fragments: ``balanced``, ``tensor`` or ``layer``."""
-    interval_steps: int = 8
+    interval_steps: int = 4
     """H: inner steps between two rounds of the same fragment."""
     overlap_steps: int = 2
     """tau: inner steps one round may overlap with; bounds the rounds in flight."""

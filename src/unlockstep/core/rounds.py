@@ -37,6 +37,7 @@ from unlockstep.core.options import Late, Participation, ProtocolOptions
 from unlockstep.core.outbox import Outbox
 from unlockstep.core.reasons import RefusalReason
 from unlockstep.core.schedule import Schedule
+from unlockstep.core.status import NextRoundStatus
 from unlockstep.core.status_of import Tally
 from unlockstep.core.sync_round import Held, RoundMemory, RoundMove, RoundState, SyncRound
 
@@ -137,6 +138,11 @@ class Rounds:
     def in_progress(self) -> list[SyncRound]:
         """Rounds that are open or committing, in order."""
         return [self._rounds[number] for number in sorted(self._rounds)]
+
+    def next_up(self) -> NextRoundStatus:
+        """The round that opens next."""
+        schedule = self._schedule
+        return NextRoundStatus(schedule.next_round, schedule.next_fragment, schedule.due_clock)
 
     def enter_undelivered(self, member: Member, lost: Undelivered) -> None:
         """A learner says that a contribution of its could not be delivered. If it arrived all the same, it counts."""
@@ -355,22 +361,20 @@ class Rounds:
 
     def _close(self, collecting: SyncRound, decision: window.Decision, live: int, now_ns: int) -> None:
         quorum_at_ns = now_ns if collecting.quorum_at_ns is None else collecting.quorum_at_ns
-        participants = collecting.participants()
-        self._outbox.log(
-            RoundClosed(
-                now_ns,
-                collecting.round,
-                collecting.fragment,
-                decision.reason,
-                decision.sentence,
-                participants,
-                live,
-                now_ns - collecting.opened_ns,
-                quorum_at_ns - collecting.opened_ns,
-                collecting.grace_ns,
-            )
+        closed = RoundClosed(
+            now_ns,
+            collecting.round,
+            collecting.fragment,
+            decision.reason,
+            decision.sentence,
+            collecting.participants(),
+            live,
+            now_ns - collecting.opened_ns,
+            quorum_at_ns - collecting.opened_ns,
+            collecting.grace_ns,
         )
-        self._tally.closed(len(participants), live)
+        self._outbox.log(closed)
+        self._tally.closed(closed)
         collecting.closed_ns = now_ns
         shares = collecting.shares()
         if not shares:

@@ -30,6 +30,11 @@ class Schedule:
     def next_fragment(self) -> int:
         return self.next_round % self._fragment_count
 
+    @property
+    def due_clock(self) -> int:
+        """The clock at which the next round is due."""
+        return -(-self._due // self._fragment_count)
+
     def is_due(self, clock: int) -> bool:
         """Whether the next round is due at this clock, in steps."""
         return clock * self._fragment_count >= self._due

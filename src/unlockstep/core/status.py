@@ -42,6 +42,24 @@ class RoundStatus(msgspec.Struct, frozen=True):
     open_ns: int
 
 
+class ClosedRoundStatus(msgspec.Struct, frozen=True):
+    """The round that has closed last, and why."""
+
+    round: int
+    fragment: int
+    participants: tuple[str, ...]
+    sentence: str
+    open_ns: int
+
+
+class NextRoundStatus(msgspec.Struct, frozen=True):
+    """The round that opens next, and the clock at which it is due."""
+
+    round: int
+    fragment: int
+    due_clock: int
+
+
 class LedgerStatus(msgspec.Struct, frozen=True):
     """Tokens by what became of them. A token trains all P fragments and each may fare differently, so the counts are
     means over the fragments; they add up to ``trained``."""
@@ -76,6 +94,8 @@ class Status(msgspec.Struct, frozen=True):
     tokens_max: int
     learners: tuple[LearnerStatus, ...]
     rounds: tuple[RoundStatus, ...]
+    round_closed: ClosedRoundStatus | None
+    round_next: NextRoundStatus
     rounds_committed: int
     rounds_empty: int
     versions: tuple[int, ...]

@@ -7,10 +7,17 @@ from __future__ import annotations
 
 from collections import deque
 
-from unlockstep.core.events import EvaluationReported
+from unlockstep.core.events import EvaluationReported, RoundClosed
 from unlockstep.core.ledger import Ledger
 from unlockstep.core.membership import Member, Membership
-from unlockstep.core.status import EvaluationStatus, LearnerStatus, RoundStatus, Status
+from unlockstep.core.status import (
+    ClosedRoundStatus,
+    EvaluationStatus,
+    LearnerStatus,
+    NextRoundStatus,
+    RoundStatus,
+    Status,
+)
 from unlockstep.core.sync_round import SyncRound
 
 EVALUATIONS_KEPT_MAX = 512
@@ -22,6 +29,7 @@ class Tally:
     def __init__(self) -> None:
         self.rounds_committed = 0
         self.rounds_empty = 0
+        self.round_closed: ClosedRoundStatus | None = None
         self._downtime_ns = 0
         self.evaluations: deque[EvaluationStatus] = deque(maxlen=EVALUATIONS_KEPT_MAX)
         self._participation_sum = 0.0
@@ -29,10 +37,13 @@ class Tally:
         self._down_since_ns: int | None = None
         self._watching = False
 
-    def closed(self, participants: int, live: int) -> None:
+    def closed(self, event: RoundClosed) -> None:
         """A round has closed. Participation is participants over live learners, at most 1."""
-        if live > 0:
-            self._participation_sum += min(1.0, participants / live)
+        self.round_closed = ClosedRoundStatus(
+            event.round, event.fragment, event.participants, event.sentence, event.open_ns
+        )
+        if event.live > 0:
+            self._participation_sum += min(1.0, len(event.participants) / event.live)
             self._participation_count += 1
 
     @property
@@ -70,6 +81,7 @@ def status_of(
     ends: tuple[int, int],
     members: Membership,
     rounds: list[SyncRound],
+    round_next: NextRoundStatus,
     versions: tuple[int, ...],
     ledger: Ledger,
     tally: Tally,
@@ -83,6 +95,8 @@ def status_of(
         tokens_max=ends[1],
         learners=tuple(_learner(member, now_ns) for member in members),
         rounds=tuple(_round(collecting, now_ns) for collecting in rounds),
+        round_closed=tally.round_closed,
+        round_next=round_next,
         rounds_committed=tally.rounds_committed,
         rounds_empty=tally.rounds_empty,
         versions=versions,

@@ -214,6 +214,7 @@ class SyncerCore:
             ends=(self._steps_max, self._tokens_max),
             members=self._members,
             rounds=self._rounds.in_progress(),
+            round_next=self._rounds.next_up(),
             versions=tuple(notice.version for notice in self.notices),
             ledger=self._ledger,
             tally=self._tally,

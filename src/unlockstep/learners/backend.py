@@ -39,7 +39,7 @@ class FragmentStore(Protocol):
         ...
 
     def read_fragment(self, fragment: int, out: FloatArray | None = None) -> FloatArray:
-        """A host copy, float32, 1-D of ``layout.fragment_size(fragment)``, slots in layout order; into ``out`` if given."""
+        """A host copy, float32[fragment_size], slots in layout order; into ``out`` if given."""
         ...
 
     def write_fragment(self, fragment: int, values: FloatArray) -> None:

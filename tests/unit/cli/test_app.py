@@ -8,10 +8,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from unlockstep import config as run_config
 from unlockstep.cli import app, exits
 from unlockstep.core.errors import LocalProtocolError, RemoteProtocolError, UsageError
 

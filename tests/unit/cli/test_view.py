@@ -19,7 +19,7 @@ from support.statuses import (
     status,
 )
 from unlockstep.cli.view import Eta, LiveView, PlainView, clock_time, news, picture, progress_line, sparkline
-from unlockstep.core.status import EvaluationStatus, LearnerStatus, Status
+from unlockstep.core.status import EvaluationStatus, LearnerStatus, NextRoundStatus, Status
 
 NAMES = ("learner-0", "learner-1", "learner-2", "learner-3")
 
@@ -38,6 +38,7 @@ STARTING = status(
     state="seeding",
     learners=(learner_status("learner-1", state="joining", clock=0, steps=0, step_ns=0, loss=None, last_round=None),),
     ledger=ledger_status(0),
+    round_next=NextRoundStatus(round=0, fragment=0, due_clock=1),
     rounds_committed=0,
     participation=None,
 )
@@ -112,7 +113,7 @@ unlockstep: llama-tiny on stdlib (run night)                                1:03
   learner-2  starting              -        -        -           -
   learner-3  starting              -        -        -           -
 
-  round       none is due
+  round       round 0 is due at step 1
   validation  not yet
   tokens      0 rounds, downtime 0.0 s
 """

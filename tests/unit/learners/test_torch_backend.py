@@ -85,7 +85,7 @@ def test_steps_equal_a_loop_written_by_hand(accumulation: int, gradient_norm_max
     matrices = [p for p in model.parameters() if p.ndim >= 2]
     vectors = [p for p in model.parameters() if p.ndim < 2]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), fused=True)
+    optimizer = torch.optim.AdamW(groups, betas=(settings.beta1, settings.beta2), fused=True)
     for clock in range(6):
         total = 0.0
         for _ in range(accumulation):

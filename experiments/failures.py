@@ -3,7 +3,7 @@
 Eight learners of 0.25 M parameters share 600,000 tokens. A process that returns starts from the syncer's parameters and
 nothing else: its AdamW begins anew, and what it had not handed over when it died is lost.
 
-    python experiments/failures.py
+    python experiments/failures.py --seed 0 1
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ SETTINGS = (
     "data.sequence_length=64",
     "inner.batch_size=4",
     "inner.learning_rate=6e-3",
+    "inner.warmup_steps=30",
     "inner.beta2=0.99",
     "inner.final_share=0.3",
     "local.learners=8",
     "outer.optimizer=nesterov",
     "outer.learning_rate=0.7",
     "outer.momentum=0.0",
+    "outer.merge=rda",
+    "adoption.mode=carry",
     "protocol.fragments=12",
     "protocol.interval_steps=24",
 )

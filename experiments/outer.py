@@ -1,4 +1,4 @@
-"""Which outer optimizer, merge, interval and adoption: one change at a time around the default, on a small model.
+"""Which outer optimizer, merge, interval, adoption and inner rate: one change at a time, on a small model.
 
 Four learners of 0.25 M parameters share 524,288 tokens, so each takes as many steps (512) as in the default run and the
 whole table takes minutes. The first line is data-parallel AdamW at its own best settings.
@@ -15,7 +15,13 @@ from trial import Trial
 
 TOKENS = 524_288
 
-MODEL = ("model.spec=trial:llama_quarter", "data.sequence_length=64", "inner.beta2=0.99", "inner.final_share=0.3")
+MODEL = (
+    "model.spec=trial:llama_quarter",
+    "data.sequence_length=64",
+    "inner.warmup_steps=30",
+    "inner.beta2=0.99",
+    "inner.final_share=0.3",
+)
 DATA_PARALLEL = (*MODEL, "inner.batch_size=16", "inner.learning_rate=4e-3")
 RECIPE = (
     *MODEL,
@@ -46,6 +52,9 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "adoption: blend 0.5": ("adoption.mode=blend",),
     "inner lr 3e-3": ("inner.learning_rate=3e-3",),
     "inner lr 1e-2": ("inner.learning_rate=1e-2",),
+    "inner batch 8, half the steps": ("inner.batch_size=8",),
+    "inner final share 0.1": ("inner.final_share=0.1",),
+    "inner beta2 0.95": ("inner.beta2=0.95",),
 }
 """Name to what is set differently."""
 

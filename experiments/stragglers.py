@@ -3,7 +3,7 @@
 Eight learners of 0.25 M parameters share 600,000 tokens. ``latest`` asks every learner that has done anything since it
 was last asked; ``fresh``, the paper's rule, only those that have finished the step the round is due at.
 
-    python experiments/stragglers.py
+    python experiments/stragglers.py --seed 0 1
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ SETTINGS = (
     "data.sequence_length=64",
     "inner.batch_size=4",
     "inner.learning_rate=6e-3",
+    "inner.warmup_steps=30",
     "inner.beta2=0.99",
     "inner.final_share=0.3",
     f"local.learners={LEARNERS}",
     "outer.optimizer=nesterov",
     "outer.learning_rate=0.7",
     "outer.momentum=0.0",
+    "outer.merge=rda",
+    "adoption.mode=carry",
     "protocol.fragments=12",
     "protocol.interval_steps=24",
 )

@@ -8,6 +8,7 @@ read and written (the store).
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -27,9 +28,11 @@ from unlockstep.core.actions import (
     Upload,
     UploadSeed,
 )
-from unlockstep.core.adoption import Adoption, adopt, anchor_after
+from unlockstep.core.adoption import Adoption, adopt, anchor_after, kept
+from unlockstep.core.layout import Layout
 from unlockstep.core.learner import LearnerCore
 from unlockstep.core.messages import LearnerInput, LearnerMessage, LeaveRequested, StepFinished, VersionNotice
+from unlockstep.core.options import Participation, ProtocolOptions
 from unlockstep.learners.backend import FloatArray, FragmentStore, StepStats
 
 
@@ -118,8 +121,32 @@ class LearnerLoop:
         self._anchors: dict[int, FloatArray] = {}
         self._snapshots: dict[int, FloatArray] = {}
         self._scratch_rows = np.empty((2, 0), np.float32)
+        # Where the model stores float32, what is written is what it holds, and an anchor need not be read back.
+        self._exact = [all(slot.tensor.dtype == "float32" for slot in slots) for slots in core.layout.fragments]
         self._boundary_ns: int | None = None
         self._done: Done | None = None
+
+    @classmethod
+    def create(
+        cls,
+        learner: str,
+        layout: Layout,
+        store: FragmentStore,
+        link: Link,
+        *,
+        protocol: ProtocolOptions,
+        adoption: Adoption,
+        blend_alpha: float,
+        now_ns: Callable[[], int],
+    ) -> LearnerLoop:
+        """A loop around a core of its own, by the run's settings. ``store`` is bound to ``layout``."""
+        core = LearnerCore(
+            learner,
+            layout,
+            waits_for_pull=protocol.participation is Participation.LATEST and adoption is not Adoption.CARRY,
+            kept=functools.partial(kept, adoption, alpha=blend_alpha),
+        )
+        return cls(core, store, link, adoption=adoption, blend_alpha=blend_alpha, now_ns=now_ns)
 
     # ------------------------------------------------------------------------------------- from any thread
 
@@ -253,20 +280,23 @@ class LearnerLoop:
 
     def _adopt(self, action: Adopt) -> None:
         """Write the new value, and note what the next outer gradient is measured from."""
-        fragment = action.fragment
+        fragment, mode, alpha = action.fragment, self._adoption, self._blend_alpha
         new = self._link.take(action.payload)
         self._snapshots.pop(fragment, None)
-        if action.load or self._adoption is Adoption.OVERWRITE:
+        if action.load or mode is Adoption.OVERWRITE:
             self._store.write_fragment(fragment, new)
-            self._anchors[fragment] = self._store.read_fragment(fragment)
+            self._anchors[fragment] = new if self._exact[fragment] else self._store.read_fragment(fragment)
             return
         local, progress = self._scratch(new.size)
         self._store.read_fragment(fragment, local)
-        anchor = self._anchors[fragment]
-        np.subtract(local, anchor, out=progress)
-        self._store.write_fragment(fragment, adopt(self._adoption, new, local, anchor, self._blend_alpha, out=local))
-        held = self._store.read_fragment(fragment)
-        self._anchors[fragment] = anchor_after(self._adoption, held, progress, self._blend_alpha)
+        np.subtract(local, self._anchors[fragment], out=progress)
+        adopted = adopt(mode, new, local, progress, alpha, out=local)
+        self._store.write_fragment(fragment, adopted)
+        if mode is Adoption.CARRY and self._exact[fragment]:
+            self._anchors[fragment] = new
+        else:
+            held = self._store.read_fragment(fragment)
+            self._anchors[fragment] = anchor_after(mode, held, progress, alpha)
 
     def _scratch(self, size: int) -> tuple[FloatArray, FloatArray]:
         """Two arrays to work in, kept from one adoption to the next."""

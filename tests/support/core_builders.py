@@ -55,7 +55,6 @@ def learner_core(
     return LearnerCore(
         learner,
         layout(protocol.fragments),
-        rounds_in_flight_max=protocol.rounds_in_flight_max,
         waits_for_pull=protocol.participation is Participation.LATEST and adoption is not Adoption.CARRY,
         kept=functools.partial(kept, adoption, alpha=alpha),
     )

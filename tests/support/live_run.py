@@ -20,12 +20,10 @@ import numpy as np
 
 from unlockstep import config as run_config
 from unlockstep.config import CodecSection, OuterSection, RunConfig, RunSection
-from unlockstep.core.adoption import kept
 from unlockstep.core.codec import Codec, FragmentCodec, body_digest
 from unlockstep.core.events import Event, StepReported
 from unlockstep.core.ids import PROTOCOL_VERSION
 from unlockstep.core.layout import Layout, LayoutMethod, build_layout
-from unlockstep.core.learner import LearnerCore
 from unlockstep.core.messages import (
     Join,
     LearnerMessage,
@@ -133,18 +131,13 @@ def train(syncer: LiveSyncer, name: str, backend: Backend) -> LearnerLoop:
     config = syncer.config
     layout = layout_of(backend, config)
     backend.bind(layout)
-    core = LearnerCore(
+    client = LearnerClient(syncer.url, config.run.name, layout, config.codec)
+    loop = LearnerLoop.create(
         name,
         layout,
-        rounds_in_flight_max=config.protocol.rounds_in_flight_max,
-        waits_for_pull=False,
-        kept=functools.partial(kept, config.adoption.mode, alpha=config.adoption.blend_alpha),
-    )
-    client = LearnerClient(syncer.url, config.run.name, layout, config.codec)
-    loop = LearnerLoop(
-        core,
         backend,
         client,
+        protocol=config.protocol,
         adoption=config.adoption.mode,
         blend_alpha=config.adoption.blend_alpha,
         now_ns=time.monotonic_ns,

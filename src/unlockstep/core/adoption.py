@@ -22,21 +22,21 @@ class Adoption(Enum):
     BLEND = "blend"
     """A fixed share alpha."""
     CARRY = "carry"
-    """The progress made since the last upload, added to the global value."""
+    """All of the progress that was not handed over, added to the global value."""
 
 
 def adopt(
-    mode: Adoption, new: Float32, local: Float32, uploaded: Float32, alpha: float, out: Float32 | None = None
+    mode: Adoption, new: Float32, local: Float32, progress: Float32, alpha: float, out: Float32 | None = None
 ) -> Float32:
     """The value of the fragment at the learner after adoption.
 
-    ``overwrite: new``; ``blend: alpha * local + (1 - alpha) * new``; ``carry: new + (local - uploaded)``.
+    ``overwrite: new``; ``blend: alpha * local + (1 - alpha) * new``; ``carry: new + progress``.
 
     Args:
         mode: which of the three.
         new: float32[n], the global value.
         local: float32[n], the value now.
-        uploaded: float32[n], the value at the last upload; the anchor if nothing was uploaded since it was adopted.
+        progress: float32[n], local minus anchor: made since the fragment was last adopted or handed over.
         alpha: share of the local value kept, 0 to 1; read by ``BLEND`` alone.
         out: float32[n] to write to; may be ``local``.
 
@@ -54,8 +54,7 @@ def adopt(
                 np.multiply(part, keep, out=part)
                 np.add(part, new[chunk], out=part)
             case Adoption.CARRY:
-                np.subtract(local[chunk], uploaded[chunk], out=part)
-                np.add(part, new[chunk], out=part)
+                np.add(progress[chunk], new[chunk], out=part)
     return adopted
 
 

@@ -55,6 +55,7 @@ from unlockstep.core.messages import (
     LearnerMessage,
     Leave,
     LeaveRequested,
+    LinkFailed,
     Progress,
     Published,
     Pull,
@@ -160,15 +161,12 @@ class LearnerCore:
     Args:
         learner: its name, unique in the run.
         layout: how its model is cut.
-        rounds_in_flight_max: rounds the syncer keeps open at once: as many fragments are kept copied ahead.
         waits_for_pull: under ``latest`` with ``overwrite`` or ``blend``, progress is handed over before a newer version
             overwrites it, see ``_may_adopt``.
         kept: which counts survive an adoption.
     """
 
-    def __init__(
-        self, learner: str, layout: Layout, *, rounds_in_flight_max: int, waits_for_pull: bool, kept: Kept
-    ) -> None:
+    def __init__(self, learner: str, layout: Layout, *, waits_for_pull: bool, kept: Kept) -> None:
         self.learner = learner
         self.incarnation = 0
         self.clock = 0
@@ -176,8 +174,7 @@ class LearnerCore:
         self.tokens = 0
         self.steps_before = 0
         """Inner steps that earlier incarnations of this learner had taken: where the data goes on."""
-        self._layout = layout
-        self._rounds_in_flight_max = rounds_in_flight_max
+        self.layout = layout
         self._waits_for_pull = waits_for_pull
         self._kept = kept
         self._state = LearnerState.JOINING
@@ -207,6 +204,7 @@ class LearnerCore:
             Fenced: self._on_fenced,
             Finish: self._on_finish,
             Stop: self._on_stop,
+            LinkFailed: self._on_link_failed,
             LeaveRequested: self._on_leave_requested,
         }
 
@@ -256,7 +254,7 @@ class LearnerCore:
     def _join(self, now_ns: int) -> None:
         """Ask to take part. Until the answer is here nothing else is said: it would be said for the wrong start."""
         self._welcomed = False
-        join = Join(self.learner, self.incarnation, PROTOCOL_VERSION, self._layout.digest, self._layout.specs())
+        join = Join(self.learner, self.incarnation, PROTOCOL_VERSION, self.layout.digest, self.layout.specs())
         self._actions.append(Send(join))
 
     def _on_disconnected(self, _: Disconnected, now_ns: int) -> None:
@@ -436,9 +434,9 @@ class LearnerCore:
                 self._hand_over(index, fragment.pulled)
 
     def _copy_ahead(self) -> None:
-        """Copy the fragments that will be asked for before the next boundary: as many as in the step before, at least
-        as many as the syncer keeps in flight, and one more."""
-        ahead = max(self._rounds_in_flight_max, self._pulls_in_step) + 1
+        """Copy the fragments that will be asked for before the next boundary: as many as in the step before, and one
+        more. Asked for another one, the learner answers at the boundary."""
+        ahead = max(1, self._pulls_in_step) + 1
         self._pulls_in_step = 0
         count = len(self._fragments)
         for number in range(self._next_round, self._next_round + min(ahead, count)):
@@ -515,6 +513,9 @@ class LearnerCore:
 
     def _on_stop(self, stop: Stop, now_ns: int) -> None:
         self._done(stop.reason, failed=False)
+
+    def _on_link_failed(self, failed: LinkFailed, now_ns: int) -> None:
+        self._done(failed.reason, failed=True)
 
     def _on_leave_requested(self, leave: LeaveRequested, now_ns: int) -> None:
         """Go in order: what was not handed over is declared dropped. To be asked for between two steps."""

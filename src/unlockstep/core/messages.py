@@ -285,6 +285,12 @@ class UploadFailed(_Message, frozen=True):
     tokens: int
 
 
+class LinkFailed(_Message, frozen=True):
+    """Learner host: the link to the syncer has broken for good, by a bug."""
+
+    reason: str
+
+
 class LeaveRequested(_Message, frozen=True):
     """Learner host: the process wants to go."""
 
@@ -299,6 +305,7 @@ LearnerInput = (
     | FetchFailed
     | SeedStored
     | UploadFailed
+    | LinkFailed
     | LeaveRequested
 )
 

@@ -17,7 +17,6 @@ not decide what a step is (the user does), which settings the run has (the synce
 
 from __future__ import annotations
 
-import functools
 import logging
 import operator
 import os
@@ -33,12 +32,9 @@ from torch.optim import Optimizer
 
 from unlockstep import config as run_config
 from unlockstep.config import RunConfig
-from unlockstep.core.adoption import Adoption, kept
 from unlockstep.core.errors import UnlockstepError, UsageError
 from unlockstep.core.ids import LEARNER_NAME_LENGTH_MAX, is_learner_name
 from unlockstep.core.layout import LayoutMethod, build_layout
-from unlockstep.core.learner import LearnerCore
-from unlockstep.core.options import Participation
 from unlockstep.learners.backend import StepStats
 from unlockstep.learners.torch_store import TorchStore, check_optimizer
 from unlockstep.loop import LearnerLoop
@@ -152,18 +148,13 @@ class Learner:
         """
         assert self._client is None, "a Learner is entered once; make a new one to join again"
         protocol, adoption = self.config.protocol, self.config.adoption
-        core = LearnerCore(
+        self._client = LearnerClient(self._syncer, self.config.run.name, self.layout, self.config.codec)
+        self._loop = LearnerLoop.create(
             self.name,
             self.layout,
-            rounds_in_flight_max=protocol.rounds_in_flight_max,
-            waits_for_pull=protocol.participation is Participation.LATEST and adoption.mode is not Adoption.CARRY,
-            kept=functools.partial(kept, adoption.mode, alpha=adoption.blend_alpha),
-        )
-        self._client = LearnerClient(self._syncer, self.config.run.name, self.layout, self.config.codec)
-        self._loop = LearnerLoop(
-            core,
             self._store,
             self._client,
+            protocol=protocol,
             adoption=adoption.mode,
             blend_alpha=adoption.blend_alpha,
             now_ns=time.monotonic_ns,

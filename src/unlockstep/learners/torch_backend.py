@@ -98,6 +98,7 @@ class TorchBackend:
         self._stream = stream
         self._settings = settings
         self._steps_total = steps_total
+        self._steps = 0
         self._device = self._parameters[0].device
 
     def tensors(self) -> Sequence[TensorSpec]:
@@ -129,11 +130,17 @@ class TorchBackend:
             tokens += batch[:, 1:].numel()
         if settings.gradient_norm_max > 0:
             nn.utils.clip_grad_norm_(self._parameters, settings.gradient_norm_max)
+        rate = min(learning_rate(clock, settings, self._steps_total), self._rate_of_a_beginner())
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(clock, settings, self._steps_total)
+            group["lr"] = rate
+        self._steps += 1
         self.optimizer.step()
         self.optimizer.zero_grad()
         return StepStats(tokens=tokens, loss=loss_sum.item() / settings.accumulation)
+
+    def _rate_of_a_beginner(self) -> float:
+        """The moments of a fresh AdamW are noisy, whatever the clock: a learner that returns warms up once more."""
+        return self._settings.learning_rate * (self._steps + 1) / max(1, self._settings.warmup_steps)
 
     def seek(self, steps: int) -> None:
         """Move the stream to where ``steps`` inner steps would have brought it."""

@@ -42,6 +42,8 @@ from unlockstep.core.messages import (
     JoinRefused,
     LearnerInput,
     LearnerMessage,
+    Leave,
+    LinkFailed,
     SeedStored,
     Stop,
     UploadFailed,
@@ -141,8 +143,12 @@ class LearnerClient:
         self._thread.start()
 
     def send(self, message: LearnerMessage) -> None:
-        """See ``Link.send``. Raises what has ended the client's thread, if a bug has."""
-        self._call(self._enqueue, encode(message))
+        """See ``Link.send``. Raises what has ended the client's thread, if a bug has. Goodbye is said when the uploads
+        under way have arrived: after it they would be refused."""
+        if isinstance(message, Leave):
+            self._call(self._begin, self._send_after_uploads, encode(message))
+        else:
+            self._call(self._enqueue, encode(message))
 
     def fetch(self, notice: VersionNotice) -> None:
         """See ``Link.fetch``."""
@@ -191,7 +197,7 @@ class LearnerClient:
             self._failure = error.exceptions[0] if isinstance(error, ExceptionGroup) else error
             _log.error("the link to the syncer has failed, which is a bug", exc_info=self._failure)
             with suppress(Exception):
-                self._receiver.deliver(Stop(f"the link to the syncer has failed: {self._failure}"))
+                self._receiver.deliver(LinkFailed(f"the link to the syncer has failed: {self._failure}"))
 
     async def _main(self) -> None:
         async with client_session(self._url) as self._session, asyncio.TaskGroup() as self._tasks:
@@ -282,6 +288,12 @@ class LearnerClient:
         self._outbox.append(frame)
         self._outbox_filled.set()
         self._outbox_empty.clear()
+
+    async def _send_after_uploads(self, frame: bytes) -> None:
+        under_way = self._transfers - {asyncio.current_task()}
+        if under_way:
+            await asyncio.wait(under_way, timeout=FLUSH_S_MAX / 2)
+        self._enqueue(frame)
 
     async def _write(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         with suppress(*NETWORK_ERRORS):  # Whoever reads from the socket sees its end, too.

@@ -49,8 +49,8 @@ def prometheus(status: Status, bytes_in: int, bytes_out: int) -> str:
     ]
     if status.participation is not None:
         lines += _one("participation", "gauge", "Participants over live learners, mean.", status.participation)
-    if status.evaluations:
-        loss = status.evaluations[-1].loss
+    loss = status.evaluations[-1].loss if status.evaluations else None
+    if loss is not None:
         lines += _one("validation_loss", "gauge", "Of the global model, nats per token.", loss)
     return "\n".join(lines) + "\n"
 

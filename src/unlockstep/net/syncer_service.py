@@ -35,6 +35,7 @@ from unlockstep.core.messages import (
     JoinRefused,
     LearnerMessage,
     Published,
+    Stop,
     SyncerInput,
     SyncerMessage,
     Welcome,
@@ -326,6 +327,8 @@ class SyncerService:
         clock = self.status().clock
         for notice in self.storehouse.newest() if self.storehouse is not None else ():
             connection.send(encode(Published(notice, clock)))
+        if self.over.is_set():
+            connection.send(encode(Stop("the run has finished")))
 
     def hear_observer(self, connection: Connection, message: LearnerMessage) -> None:
         """Raises RemoteProtocolError if it is anything but an evaluation under its own name."""

@@ -7,7 +7,6 @@ message encoder. One history per set of arguments: what is bit-equal once is bit
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -15,12 +14,10 @@ from dataclasses import dataclass, field
 from unlockstep.config import RunConfig
 from unlockstep.core import messages
 from unlockstep.core.actions import Announce, Commit, Release, RunEnded, SendTo, SyncerAction
-from unlockstep.core.adoption import Adoption, kept
 from unlockstep.core.codec import FragmentCodec, body_digest
 from unlockstep.core.events import Event
 from unlockstep.core.ids import NEVER_NS
 from unlockstep.core.layout import LayoutMethod, build_layout
-from unlockstep.core.learner import LearnerCore
 from unlockstep.core.messages import (
     Committed,
     Connected,
@@ -37,7 +34,6 @@ from unlockstep.core.messages import (
     VersionNotice,
     Welcome,
 )
-from unlockstep.core.options import Participation
 from unlockstep.core.outer_gradient import outer_gradient
 from unlockstep.core.syncer import SyncerCore
 from unlockstep.learners.backend import Backend, FloatArray
@@ -109,18 +105,13 @@ class Ring:
         protocol, adoption = self.config.protocol, self.config.adoption
         layout = build_layout(backend.tensors(), protocol.fragments, LayoutMethod(protocol.layout))
         backend.bind(layout)
-        core = LearnerCore(
+        link = _Link(self)
+        loop = LearnerLoop.create(
             name,
             layout,
-            rounds_in_flight_max=protocol.rounds_in_flight_max,
-            waits_for_pull=protocol.participation is Participation.LATEST and adoption.mode is not Adoption.CARRY,
-            kept=functools.partial(kept, adoption.mode, alpha=adoption.blend_alpha),
-        )
-        link = _Link(self)
-        loop = LearnerLoop(
-            core,
             backend,
             link,
+            protocol=protocol,
             adoption=adoption.mode,
             blend_alpha=adoption.blend_alpha,
             now_ns=self.clock.now_ns,

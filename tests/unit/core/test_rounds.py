@@ -458,6 +458,31 @@ def test_the_same_contribution_counts_once_after_its_round_has_closed(committed:
     assert stage.ledger.refused == {}
 
 
+@pytest.mark.parametrize("first", ["merged", "refused"])
+@pytest.mark.parametrize("gone", ["left", "silent"])
+def test_the_same_contribution_counts_once_even_if_its_learner_is_gone(first: str, gone: str) -> None:
+    stage = first_round("a", "b")
+    made = stage.hand_over("b")
+    if first == "merged":
+        stage.tell(made)
+    if gone == "left":
+        stage.leave("b")
+    else:
+        stage.disconnect("b")
+        stage.wait(LEASE_NS - STEP_NS)
+        stage.heartbeat("a")
+        stage.wait(STEP_NS)
+    before = stage.ledger if first == "merged" else None
+    stage.tell(made)
+    before = before or stage.ledger
+    stage.tell(made)
+    assert stage.ledger == before
+    stage.contribute("a")
+    stage.commit()
+    stage.leave("a")
+    assert stage.ledger.in_flight == 0
+
+
 def test_a_late_contribution_that_comes_twice_counts_once() -> None:
     stage, late = missed_round()
     stage.tell(late)

@@ -26,13 +26,13 @@ def options(**changes: Any) -> ProtocolOptions:
 
 
 @functools.cache
-def layout(fragment_count: int = 2) -> Layout:
+def layout(fragment_count: int = 2, dtype: str = "float32") -> Layout:
     """One tensor of one element per fragment."""
-    return build_layout(tensors(fragment_count), fragment_count, LayoutMethod.BALANCED)
+    return build_layout(tensors(fragment_count, dtype), fragment_count, LayoutMethod.BALANCED)
 
 
-def tensors(count: int) -> tuple[TensorSpec, ...]:
-    return tuple(TensorSpec(f"layers.{number}.weight", (1,), "float32", Role.PARAMETER) for number in range(count))
+def tensors(count: int, dtype: str = "float32") -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(f"layers.{number}.weight", (1,), dtype, Role.PARAMETER) for number in range(count))
 
 
 def join(learner: str, incarnation: int = 0, fragment_count: int = 2, **changes: Any) -> Join:
@@ -49,12 +49,16 @@ def join(learner: str, incarnation: int = 0, fragment_count: int = 2, **changes:
 
 
 def learner_core(
-    learner: str, protocol: ProtocolOptions, adoption: Adoption = Adoption.OVERWRITE, alpha: float = 0.5
+    learner: str,
+    protocol: ProtocolOptions,
+    adoption: Adoption = Adoption.OVERWRITE,
+    alpha: float = 0.5,
+    dtype: str = "float32",
 ) -> LearnerCore:
     """A learner's core as a run with these settings would make it."""
     return LearnerCore(
         learner,
-        layout(protocol.fragments),
+        layout(protocol.fragments, dtype),
         waits_for_pull=protocol.participation is Participation.LATEST and adoption is not Adoption.CARRY,
         kept=functools.partial(kept, adoption, alpha=alpha),
     )

@@ -100,7 +100,7 @@ class Bench:
     ) -> None:
         self.now_ns = 0
         self.store, self.wire = Store(dtype), Wire()
-        core = learner_core("a", options(), adoption, alpha)
+        core = learner_core("a", options(), adoption, alpha, np.dtype(dtype).name)
         self.loop = LearnerLoop(
             core, self.store, self.wire, adoption=adoption, blend_alpha=alpha, now_ns=lambda: self.now_ns
         )

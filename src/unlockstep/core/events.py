@@ -90,6 +90,8 @@ class ContributionAccepted(_Event, frozen=True):
     staleness: int
     c_steps: int
     c_tokens: int
+    tokens: int
+    """Tokens its process had trained when it handed over."""
     norm: float
     late: bool
     """True: its own round had closed; it counts in this one."""
@@ -101,6 +103,8 @@ class ContributionRefused(_Event, frozen=True):
     learner: str
     incarnation: int
     c_tokens: int
+    tokens: int
+    """Tokens its process had trained when it handed over."""
     reason: RefusalReason
     strikes: int
 

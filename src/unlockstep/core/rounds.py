@@ -274,6 +274,7 @@ class Rounds:
                 self.notices[made.fragment].version - made.base_version,
                 made.c_steps,
                 made.c_tokens,
+                made.tokens,
                 made.norm,
                 late,
             )
@@ -318,7 +319,15 @@ class Rounds:
             strikes = member.strikes
         self._outbox.log(
             ContributionRefused(
-                now_ns, made.round, made.fragment, made.learner, made.incarnation, made.c_tokens, reason, strikes
+                now_ns,
+                made.round,
+                made.fragment,
+                made.learner,
+                made.incarnation,
+                made.c_tokens,
+                made.tokens,
+                reason,
+                strikes,
             )
         )
 
@@ -329,7 +338,8 @@ class Rounds:
             return
         if self.pace is Pace.OVER or not 0 <= made.c_tokens <= made.tokens:
             return
-        self._memory.enter(made.round, made.learner, member.process_since, made.tokens)
+        if not self._memory.enter(made.round, made.learner, member.process_since, made.tokens):
+            return
         if self._ledger.is_closed(made.learner):
             self._ledger.refused_after_death(made.learner, made.fragment, made.c_tokens, reason)
         else:

@@ -64,10 +64,20 @@ def test_warm_up_longer_than_the_run_ends_at_the_final_share() -> None:
 
 def test_the_rate_follows_the_clock_and_not_the_steps_taken() -> None:
     """A learner that returns takes up the schedule where the others are."""
-    settings = InnerSection(warmup_steps=10)
+    settings = InnerSection(warmup_steps=1)
     learner = backend(settings)
     learner.inner_step(15)
     assert {group["lr"] for group in learner.optimizer.param_groups} == {learning_rate(15, settings, 20)}
+
+
+def test_a_fresh_optimizer_warms_up_whatever_the_clock() -> None:
+    settings = InnerSection(learning_rate=0.8, warmup_steps=4, schedule="constant")
+    learner = backend(settings)
+    rates = []
+    for clock in range(100, 106):
+        learner.inner_step(clock)
+        rates.append(learner.optimizer.param_groups[0]["lr"])
+    assert rates == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8, 0.8])
 
 
 # Steps

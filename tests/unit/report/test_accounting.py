@@ -56,12 +56,12 @@ def opened(at: int, round: int = 0, fragment: int = 0) -> RoundOpened:
 
 
 def accepted(at: int, tokens: int, learner: str = "a", round: int = 0, **changes: Any) -> ContributionAccepted:
-    made = ContributionAccepted(at, round, 0, learner, 1, 0, 0, 1, tokens, 1.0, False)
+    made = ContributionAccepted(at, round, 0, learner, 1, 0, 0, 1, tokens, tokens, 1.0, False)
     return msgspec.structs.replace(made, **changes)
 
 
 def refused(at: int, tokens: int, reason: RefusalReason, incarnation: int = 1) -> ContributionRefused:
-    return ContributionRefused(at, 0, 0, "a", incarnation, tokens, reason, 0)
+    return ContributionRefused(at, 0, 0, "a", incarnation, tokens, tokens, reason, 0)
 
 
 def closed(

@@ -1,0 +1,165 @@
+"""Runs of the whole ring under virtual time, small enough to be told in a line: settings, speeds, and what goes wrong.
+
+Decides defaults: four fragments of four elements, a round every step, steps of 100 ms. Also a program: it plays one
+story and prints a digest of everything that happened, so that two processes can be compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import sys
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from support import invariants
+from unlockstep import config as run_config
+from unlockstep.core.adoption import Adoption
+from unlockstep.core.codec import Codec
+from unlockstep.core.events import Event, FragmentCommitted, StepReported
+from unlockstep.core.merge import MergeRule
+from unlockstep.core.messages import EndRun
+from unlockstep.core.options import Late, Participation
+from unlockstep.learners.toy import ToyBackend
+from unlockstep.sim.ring import Costs, Ring
+
+MS = 1_000_000
+STEP_NS = 100 * MS
+SECOND_NS = 1000 * MS
+
+Kind = TypeVar("Kind")
+
+
+def settings(
+    *,
+    steps: int = 0,
+    adoption: Adoption = Adoption.OVERWRITE,
+    alpha: float = 0.5,
+    merge: MergeRule = MergeRule.RADIAL_DIRECTIONAL,
+    outer_rate: float = 0.7,
+    momentum: float = 0.0,
+    upload: Codec = Codec.FLOAT32,
+    **protocol: Any,
+) -> run_config.RunConfig:
+    """P = H = 4, tau = 2, K = 1, unless told otherwise; without ``steps`` the run goes on until it is told to end."""
+    shape = {"fragments": 4, "interval_steps": 4, "overlap_steps": 2, "lease_s": 2.0}
+    return run_config.RunConfig(
+        run=run_config.RunSection(steps=steps or 10**6),
+        inner=run_config.InnerSection(schedule="constant"),
+        outer=run_config.OuterSection(
+            optimizer="nesterov" if momentum else "sgd", learning_rate=outer_rate, momentum=momentum, merge=merge
+        ),
+        adoption=run_config.AdoptionSection(mode=adoption, blend_alpha=alpha),
+        codec=run_config.CodecSection(upload=upload, download=Codec.FLOAT32),
+        protocol=msgspec.structs.replace(run_config.RunConfig().protocol, **{**shape, **protocol}),
+    )
+
+
+def toy(config: run_config.RunConfig, seed: int = 0, noise: float = 0.1, tokens_per_step: int = 10) -> ToyBackend:
+    """A model of four elements per fragment."""
+    sizes = [4] * config.protocol.fragments
+    return ToyBackend(seed=seed, sizes=sizes, noise=noise, tokens_per_step=tokens_per_step)
+
+
+def ring_of(config: run_config.RunConfig, step_ns: dict[str, int], costs: Costs | None = None) -> Ring:
+    """All of these learners start at once."""
+    ring = Ring(config, costs)
+    for seed, (name, duration_ns) in enumerate(step_ns.items()):
+        ring.join(name, toy(config, seed), duration_ns)
+    return ring
+
+
+def of(kind: type[Kind], events: Sequence[Event]) -> list[Kind]:
+    """Events of one kind, oldest first."""
+    return [event for event in events if isinstance(event, kind)]
+
+
+def end(ring: Ring) -> None:
+    """End the run in order, and check all that must hold of it."""
+    if not ring.ended:
+        longest_ns = max((event.step_ns for event in of(StepReported, ring.events)), default=0)
+        ring.tell(EndRun("enough"))
+        ring.run(ring.clock.now_ns() + 2 * ring.config.protocol.lease_ns + 3 * longest_ns + SECOND_NS)
+    assert ring.ended, "the run does not end"
+    ledger = ring.core.status(ring.clock.now_ns()).ledger
+    invariants.check(ring.events, ring.config.protocol)
+    invariants.check_ledger(ledger)
+    assert ledger.in_flight == 0, ledger
+    if ring.core.notices:
+        assert ring.storehouse.held_count == 0
+        for fragment in range(ring.config.protocol.fragments):
+            assert np.isfinite(ring.global_values(fragment)).all()
+
+
+def digest(ring: Ring) -> str:
+    """Of everything that happened and of the parameters that came out."""
+    summary = hashlib.sha256(msgspec.json.encode(ring.events))
+    for fragment in range(ring.config.protocol.fragments if ring.core.notices else 0):
+        summary.update(ring.global_values(fragment).tobytes())
+    return summary.hexdigest()
+
+
+# ----------------------------------------------------------------------------------------------- by chance
+
+
+def random_settings(draw: random.Random) -> run_config.RunConfig:
+    fragments, interval_steps, overlap_steps = draw.choice([(1, 1, 1), (1, 4, 2), (3, 8, 2), (4, 4, 2), (8, 4, 2)])
+    return settings(
+        fragments=fragments,
+        interval_steps=interval_steps,
+        overlap_steps=overlap_steps,
+        quorum=draw.choice([1, 1, 2]),
+        participation=draw.choice(list(Participation)),
+        late=draw.choice(list(Late)),
+        adoption=draw.choice(list(Adoption)),
+        upload=draw.choice(list(Codec)),
+        momentum=draw.choice([0.0, 0.9]),
+        outer_rate=draw.choice([0.4, 0.7]),
+        lease_s=draw.choice([0.5, 2.0, 10.0]),
+        grace_factor=draw.choice([0.0, 0.8]),
+    )
+
+
+def random_story(seed: int, duration_ns: int = 6 * SECOND_NS) -> Ring:
+    """Learners of random speed, each killed and brought back at random times; then the run ends, if it can."""
+    draw = random.Random(seed)
+    config = random_settings(draw)
+    names = [f"learner-{number}" for number in range(draw.randint(1, 5))]
+    speeds = {name: draw.choice([20, 50, 100, 130, 400, 1000, 2000]) * MS for name in names}
+    costs = Costs(
+        message_ns=draw.choice([0, 1, 30]) * MS,
+        body_ns=draw.choice([0, 20, 300]) * MS,
+        commit_ns=draw.choice([0, 10, 300]) * MS,
+    )
+    ring = Ring(config, costs)
+    for seed_of_noise, name in enumerate(names):
+        at_ns = draw.choice([0, 0, 700]) * MS
+        ring.clock.at(at_ns, lambda n=name, s=seed_of_noise: ring.join(n, toy(config, s), speeds[n]))  # type: ignore[misc]
+        for _ in range(draw.choice([0, 1, 1, 3])):
+            at_ns += draw.randint(0, 3000) * MS
+            ring.clock.at(at_ns, lambda n=name: _kill(ring, n))  # type: ignore[misc]
+            at_ns += draw.randint(70, 3000) * MS
+            if draw.random() < 0.8:
+                ring.clock.at(at_ns, lambda n=name, s=seed_of_noise: _return(ring, n, toy(config, s), speeds[n]))  # type: ignore[misc]
+    ring.run(duration_ns)
+    return ring
+
+
+def _kill(ring: Ring, name: str) -> None:
+    if ring._places[name].up:
+        ring.kill(name)
+
+
+def _return(ring: Ring, name: str, backend: ToyBackend, step_ns: int) -> None:
+    if not ring._places[name].up:
+        ring.join(name, backend, step_ns)
+
+
+if __name__ == "__main__":
+    for story in map(int, sys.argv[1:]):
+        played = random_story(story)
+        end(played)
+        print(story, len(of(FragmentCommitted, played.events)), digest(played))

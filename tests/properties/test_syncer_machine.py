@@ -217,10 +217,22 @@ class Run(RuleBasedStateMachine):
             self.pair.wait(100 * MS)
             self.everybody_steps(10)
         self.pair.wait(LEASE_NS)
+        self.what_is_in_flight_is_with_the_learners()
         assert all(now > then for now, then in zip(self.pair.versions, before, strict=True)), (
             f"versions went from {before} to {self.pair.versions}: "
             f"{[each.sentence for each in self.pair.syncer.status(self.pair.now_ns).rounds]}"
         )
+
+    def what_is_in_flight_is_with_the_learners(self) -> None:
+        """Nothing is under way: the books must agree with the learners to the token."""
+        pair = self.pair
+        holding = [process for process in pair.processes if process.is_up and process.done is None]
+        held = sum(sum(process.held) for process in holding)
+        assert not any(process.uploads for process in holding)
+        late = pair.ledger.in_flight * pair.options.fragments - held
+        assert late >= 0, f"{-late} tokens are in two classes"
+        assert late == 0 or pair.options.late is Late.NEXT, f"{late} tokens are in none"
+        assert late <= sum(event.c_tokens for event in pair.of(ContributionAccepted) if event.late)
 
     def end(self) -> None:
         pair = self.pair

@@ -45,7 +45,8 @@ def settings(
     **protocol: Any,
 ) -> run_config.RunConfig:
     """P = H = 4, tau = 2, K = 1, unless told otherwise; without ``steps`` the run goes on until it is told to end."""
-    shape = {"fragments": 4, "interval_steps": 4, "overlap_steps": 2, "lease_s": 2.0}
+    shape = {"fragments": 4, "interval_steps": 4, "lease_s": 2.0}
+    shape["overlap_steps"] = min(2, protocol.get("interval_steps", 4))
     return run_config.RunConfig(
         run=run_config.RunSection(steps=steps or 10**6),
         inner=run_config.InnerSection(schedule="constant"),

@@ -49,22 +49,29 @@ def new_run_log(folder: Path, config: RunConfig) -> Iterator[RunLogWriter]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _write_whole(config_file, run_config.dumps(config))
-        header = Header(run=config.run.name, config_digest=run_config.digest(config))
-        with RunLogWriter(log_file, header) as log:
-            yield log
-    except (UsageError, OSError) as error:
-        for file in made_files:
-            with suppress(OSError):
-                file.unlink()
-        for made in made_folders:
-            with suppress(OSError):
-                made.rmdir()
-        if isinstance(error, UsageError):
-            raise
+        log = RunLogWriter(log_file, Header(run=config.run.name, config_digest=run_config.digest(config)))
+    except OSError as error:
+        _remove(made_files, made_folders)
         raise UsageError(
             f"run folder {folder} cannot be written ({error.strerror or error}); choose a folder you may write to "
             "with --run-dir"
         ) from None
+    try:
+        with log:
+            yield log
+    except UsageError:
+        _remove(made_files, made_folders)
+        raise
+
+
+def _remove(files: list[Path], folders: list[Path]) -> None:
+    """Files, then the folders that are empty without them, the inner ones first."""
+    for file in files:
+        with suppress(OSError):
+            file.unlink()
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def _write_whole(file: Path, text: str) -> None:

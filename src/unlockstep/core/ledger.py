@@ -115,6 +115,14 @@ class Ledger:
         for fragment, tokens in enumerate(tokens_dropped):
             account.dropped[fragment] += tokens
 
+    def finish(self) -> None:
+        """The run is over: what a learner still holds, or has on its way, will not be merged."""
+        for account in self._accounts.values():
+            if not account.is_closed:
+                for fragment in range(self._fragment_count):
+                    account.dropped[fragment] += account.unsettled(fragment)
+                account.is_closed = True
+
     def died(self, learner: str) -> None:
         """The learner is gone without a word: all that is neither settled nor pending is lost with it."""
         account = self.account(learner)

@@ -467,11 +467,10 @@ class SyncerCore:
         for member in self._members.present():
             if member.state is MemberState.AWAY:
                 self._ledger.died(member.learner)
-            else:
-                self._ledger.left(member.learner, member.c_tokens)
         versions = tuple(notice.version for notice in self.notices)
         self._move(RunMove.END)
         self._rounds.stop()
+        self._ledger.finish()
         self._tally.stop_watching(now_ns)
         self._outbox.log(RunFinished(now_ns, self._members.clock, versions))
         self._outbox.act(Announce(Stop("the run has finished")))

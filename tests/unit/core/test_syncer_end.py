@@ -322,6 +322,37 @@ def test_what_arrives_after_the_end_changes_no_account() -> None:
     assert stage.ledger == before
 
 
+def test_an_upload_under_way_when_the_run_ends_is_dropped() -> None:
+    """Its round has closed long ago; nobody knows whether it will ever arrive."""
+    stage = running("a", "b")
+    stage.step("a")
+    stage.hand_over("b")
+    stage.contribute("a")
+    stage.wait(STEP_NS)
+    stage.commit()
+    stage.tell(EndRun("enough"))
+    stage.report("a", last=True)
+    stage.report("b", last=True)
+    while stage.core.state is not RunState.FINISHED and stage.now_ns < 3 * LEASE_NS:
+        give_all(stage, "a", "b")
+        stage.wait(STEP_NS)
+        for name in "ab":
+            stage.heartbeat(name)
+    assert stage.core.state is RunState.FINISHED
+    assert (stage.ledger.dropped, stage.ledger.in_flight) == (20 / 2, 0)
+
+
+def test_what_only_an_upload_has_told_of_is_dropped_too() -> None:
+    stage = finishing("a", "b")
+    stage.step("a", last=True)
+    stage.disconnect("b")
+    stage.contribute("a", tokens=stage.puppets["a"].tokens + 10)  # a step whose report never comes
+    give_all(stage, "a")
+    assert stage.core.state is RunState.FINISHED
+    assert stage.ledger.trained == 20 + 30 + 10
+    assert stage.ledger.in_flight == 0
+
+
 def test_an_upload_overtaken_by_the_last_report_is_followed_by_what_came_after_it() -> None:
     """A slow upload of round 0 arrives after the last step was reported: the last round still asks for that step."""
     stage = running("a")

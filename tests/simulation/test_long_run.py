@@ -57,9 +57,9 @@ def a_round(stage: SyncerStage, number: int) -> None:
 
 def forget(stage: SyncerStage) -> None:
     """The stage remembers everything; the syncer must not."""
+    stage.processes[:] = stage.puppets.values()
     for puppet in stage.processes:
         puppet.heard.clear()
-    del stage.processes[:-2]
     stage.events.clear()
     stage.actions.clear()
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from support.core_builders import STEP_NS, join, options
 from unlockstep.core.actions import Announce, Commit, Release, SendTo, SyncerAction
-from unlockstep.core.events import Event
+from unlockstep.core.events import ContributionRefused, Event, LearnerDeparted, RoundClosed, RoundOpened
 from unlockstep.core.messages import (
     Committed,
     ContributionArrived,
@@ -28,6 +28,7 @@ from unlockstep.core.messages import (
     Welcome,
 )
 from unlockstep.core.options import ProtocolOptions
+from unlockstep.core.reasons import DepartureReason, RefusalReason
 from unlockstep.core.status import LedgerStatus
 from unlockstep.core.syncer import SyncerCore
 
@@ -107,6 +108,19 @@ class SyncerStage:
     @property
     def versions(self) -> tuple[int, ...]:
         return tuple(notice.version for notice in self.core.notices)
+
+    @property
+    def states(self) -> dict[str, str]:
+        """Every learner's, as the syncer sees it."""
+        return {learner.learner: learner.state for learner in self.core.status(self.now_ns).learners}
+
+    @property
+    def departures(self) -> list[tuple[str, DepartureReason]]:
+        return [(event.learner, event.reason) for event in self.of(LearnerDeparted)]
+
+    @property
+    def refusals(self) -> list[tuple[str, RefusalReason]]:
+        return [(event.learner, event.reason) for event in self.of(ContributionRefused)]
 
     @property
     def released(self) -> set[int]:
@@ -247,3 +261,34 @@ def running(*names: str, steps_max: int = 0, tokens_max: int = 0, **changes: Any
         for name in names:
             stage.step(name, clock=1)
     return stage
+
+
+def first_round(*names: str, **changes: Any) -> SyncerStage:
+    """Round 0 has just opened, at clock 2: K learners have taken the step it was due at, the others are one behind."""
+    stage = running(*names, **changes)
+    for name in names[: stage.options.quorum]:
+        stage.step(name)
+    assert [event.round for event in stage.of(RoundOpened)] == [0]
+    return stage
+
+
+def missed_round(**changes: Any) -> tuple[SyncerStage, ContributionArrived]:
+    """Round 0 has closed without ``b``, whose upload is still on its way."""
+    stage = first_round("a", "b", **changes)
+    late = stage.hand_over("b")
+    stage.contribute("a")
+    stage.wait(STEP_NS)
+    assert stage.of(RoundClosed)[0].participants == ("a",)
+    return stage, late
+
+
+def commit_rounds(stage: SyncerStage, count: int, *names: str) -> None:
+    """So many rounds, in which all these learners take part."""
+    for _ in range(count):
+        clock = max(stage.puppets[name].clock for name in names) + 2
+        for name in names:
+            stage.step(name, clock=clock)
+        number = stage.of(RoundOpened)[-1].round
+        for name in names:
+            stage.contribute(name, round=number)
+        stage.commit()

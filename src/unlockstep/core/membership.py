@@ -85,6 +85,8 @@ class Member:
         self.c_steps = (0,) * fragment_count
         self.c_tokens = (0,) * fragment_count
         self._overwritten = [0] * fragment_count
+        self._handed_over = [-1] * fragment_count
+        """Tokens this process had trained at its newest hand-over that has arrived; -1 before the first."""
         self.last = False
         self.strikes = 0
         self.last_round: int | None = None
@@ -114,6 +116,7 @@ class Member:
         self.tokens_before += self.tokens
         self.steps = self.tokens = 0
         self._overwritten = [0] * len(self._overwritten)
+        self._handed_over = [-1] * len(self._handed_over)
         self.c_steps = self.c_tokens = (0,) * len(self.c_steps)
         self.last = False
 
@@ -124,11 +127,27 @@ class Member:
         self.incarnation += 1
         self.heard_ns = now_ns
 
-    def count_tokens(self, tokens: int) -> int:
-        """This process has trained so many tokens, by one of its messages; returns the total over all processes.
+    def report(self, tokens: int, c_steps: tuple[int, ...], c_tokens: tuple[int, ...]) -> None:
+        """What the member says it holds, per fragment, with ``tokens`` trained.
 
-        Messages and bodies travel on different connections, so an older count may arrive after a newer one.
+        Messages and bodies travel on different connections. A body may arrive before the report of the boundary it was
+        copied at: what that report says of the fragment is here already.
         """
+        holds = [tokens > handed_over for handed_over in self._handed_over]
+        self.c_steps = tuple(steps if held else 0 for steps, held in zip(c_steps, holds, strict=True))
+        self.c_tokens = tuple(count if held else 0 for count, held in zip(c_tokens, holds, strict=True))
+
+    def hand_over(self, fragment: int, tokens: int) -> None:
+        """A body has arrived that was handed over with ``tokens`` trained: until the next report there is nothing to
+        ask for, unless a report of a later step has overtaken it and already says what is left."""
+        self._handed_over[fragment] = max(self._handed_over[fragment], tokens)
+        if tokens >= self.tokens:
+            self.c_steps = (*self.c_steps[:fragment], 0, *self.c_steps[fragment + 1 :])
+            self.c_tokens = (*self.c_tokens[:fragment], 0, *self.c_tokens[fragment + 1 :])
+
+    def count_tokens(self, tokens: int) -> int:
+        """This process has trained so many tokens, by one of its messages; returns the total over all processes. An
+        older count may arrive after a newer one."""
         self.tokens = max(self.tokens, tokens)
         return self.tokens_before + self.tokens
 

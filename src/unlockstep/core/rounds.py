@@ -292,14 +292,9 @@ class Rounds:
             )
 
     def _hand_over(self, member: Member, made: ContributionArrived) -> None:
-        """What the member held of the fragment is here: until its next report there is nothing to ask for. A report
-        of a later step that has overtaken the body already says what is left."""
-        fragment, overtaken = made.fragment, made.tokens < member.tokens
+        """What the member held of the fragment is here."""
+        member.hand_over(made.fragment, made.tokens)
         self._ledger.trained(member.learner, member.count_tokens(made.tokens))
-        if overtaken:
-            return
-        member.c_steps = (*member.c_steps[:fragment], 0, *member.c_steps[fragment + 1 :])
-        member.c_tokens = (*member.c_tokens[:fragment], 0, *member.c_tokens[fragment + 1 :])
 
     def _refuse(self, made: ContributionArrived, member: Member | None, reason: RefusalReason, now_ns: int) -> None:
         self._ledger.refusals[reason] += 1

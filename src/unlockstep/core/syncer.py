@@ -307,7 +307,7 @@ class SyncerCore:
         if member.state is MemberState.AWAY or self._state is RunState.FINISHED:
             return  # it speaks on a connection that is being torn down, or of what is closed
         member.clock = max(member.clock, progress.clock)
-        member.c_steps, member.c_tokens = progress.c_steps, progress.c_tokens
+        member.report(progress.tokens, progress.c_steps, progress.c_tokens)
         member.last = progress.last
         self._take_adoptions(member, progress, now_ns)
         if progress.steps > 0:

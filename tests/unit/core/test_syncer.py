@@ -7,25 +7,18 @@ import itertools
 import pytest
 
 from support.core_builders import LEASE_NS, MS, STEP_NS, join
-from support.syncer_stage import SyncerStage, running
+from support.syncer_stage import SyncerStage, commit_rounds, running
 from unlockstep.core.actions import Announce, SendTo
 from unlockstep.core.errors import LocalProtocolError
 from unlockstep.core.events import (
-    ContributionRefused,
     EvaluationReported,
     FragmentAdopted,
-    FragmentCommitted,
     JoinWasRefused,
-    LearnerAway,
-    LearnerDeparted,
-    LearnerJoined,
     LearnerLive,
     MessageIgnored,
-    RoundOpened,
     RunSeeded,
     StepReported,
 )
-from unlockstep.core.ids import NEVER_NS
 from unlockstep.core.messages import (
     AdoptionNotice,
     Evaluation,
@@ -40,26 +33,6 @@ from unlockstep.core.reasons import DepartureReason, JoinRefusal, RefusalReason
 from unlockstep.core.syncer import MOVES, RunMove, RunState
 
 VERSIONS_0 = (VersionNotice(0, 0, "digest-0-0"), VersionNotice(1, 0, "digest-1-0"))
-
-
-def departures(stage: SyncerStage) -> list[tuple[str, DepartureReason]]:
-    return [(event.learner, event.reason) for event in stage.of(LearnerDeparted)]
-
-
-def states(stage: SyncerStage) -> dict[str, str]:
-    return {learner.learner: learner.state for learner in stage.core.status(stage.now_ns).learners}
-
-
-def commit_rounds(stage: SyncerStage, count: int, *names: str) -> None:
-    """So many rounds, in which all these learners take part."""
-    for _ in range(count):
-        clock = max(stage.puppets[name].clock for name in names) + 2
-        for name in names:
-            stage.step(name, clock=clock)
-        number = stage.of(RoundOpened)[-1].round
-        for name in names:
-            stage.contribute(name, round=number)
-        stage.commit()
 
 
 # ----------------------------------------------------------------------------------------------- the state table
@@ -189,9 +162,9 @@ def test_a_learner_becomes_live_with_its_first_step() -> None:
     stage = running("a")
     stage.join("b")
     stage.report("b")
-    assert states(stage) == {"a": "live", "b": "joining"}
+    assert stage.states == {"a": "live", "b": "joining"}
     stage.step("b", clock=1)
-    assert states(stage) == {"a": "live", "b": "live"}
+    assert stage.states == {"a": "live", "b": "live"}
     assert [event.learner for event in stage.of(LearnerLive)] == ["a", "b"]
 
 
@@ -203,13 +176,13 @@ def test_a_refused_process_is_told_why_and_the_reason_is_logged() -> None:
     assert answer.reason is JoinRefusal.LAYOUT_MISMATCH
     (event,) = stage.of(JoinWasRefused)
     assert (event.learner, event.reason, event.detail) == ("b", JoinRefusal.LAYOUT_MISMATCH, answer.detail)
-    assert "b" not in states(stage)
+    assert "b" not in stage.states
 
 
 def test_a_process_of_another_model_does_not_end_the_one_that_runs_under_its_name() -> None:
     stage = running("a")
     stage.join("a", tensors=(), layout_digest="another")
-    assert states(stage) == {"a": "live"}
+    assert stage.states == {"a": "live"}
 
 
 def test_a_newer_start_supersedes_an_older_one() -> None:
@@ -217,10 +190,10 @@ def test_a_newer_start_supersedes_an_older_one() -> None:
     old = stage.puppets["a"]
     answer = stage.join("a")
     assert old.heard[-1] == Fenced(DepartureReason.SUPERSEDED)
-    assert departures(stage) == [("a", DepartureReason.SUPERSEDED)]
+    assert stage.departures == [("a", DepartureReason.SUPERSEDED)]
     assert isinstance(answer, Welcome)
     assert (answer.incarnation, answer.steps_before) == (2, 2)
-    assert states(stage) == {"a": "joining", "b": "live"}
+    assert stage.states == {"a": "joining", "b": "live"}
     assert stage.ledger.lost == old.tokens
 
 
@@ -236,305 +209,9 @@ def test_what_a_superseded_process_still_says_is_answered_with_a_fence() -> None
     assert stage.of(MessageIgnored)[-1].message == "Heartbeat"
     stage.tell(join("a", incarnation=1))
     assert stage.of(MessageIgnored)[-1].message == "Join"
-    assert states(stage)["a"] == "joining"
+    assert stage.states["a"] == "joining"
     assert stage.core.status(stage.now_ns).clock == 1
     stage.puppets["a"] = new
-
-
-# ----------------------------------------------------------------------------------------------- connections
-
-
-def test_a_learner_whose_connection_broke_resumes_under_its_incarnation() -> None:
-    stage = running("a", "b")
-    stage.disconnect("b")
-    assert states(stage)["b"] == "away"
-    answer = stage.join("b", incarnation=1)
-    assert isinstance(answer, Welcome) and answer.incarnation == 1
-    assert [(event.learner, event.incarnation) for event in stage.of(LearnerAway)] == [("b", 1)]
-    resumed = stage.of(LearnerJoined)[-1]
-    assert (resumed.incarnation, resumed.resumed) == (1, True)
-    stage.step("b", clock=1)
-    assert states(stage)["b"] == "live"
-    assert departures(stage) == []
-
-
-def test_a_connection_that_breaks_unnoticed_is_simply_replaced() -> None:
-    stage = running("a", "b")
-    answer = stage.join("b", incarnation=1)
-    assert isinstance(answer, Welcome) and answer.incarnation == 1
-    assert departures(stage) == []
-
-
-def test_an_away_learner_may_come_back_until_its_lease_ends() -> None:
-    stage = running("a", "b")
-    stage.disconnect("b")
-    stage.wait(LEASE_NS - 1)
-    stage.heartbeat("a")
-    assert states(stage)["b"] == "away"
-    stage.wait(1)
-    assert departures(stage) == [("b", DepartureReason.LEASE_EXPIRED)]
-
-
-def test_a_connection_that_was_replaced_may_break_without_effect() -> None:
-    stage = running("a", "b")
-    old = stage.puppets["b"]
-    stage.join("b")
-    new, stage.puppets["b"] = stage.puppets["b"], old
-    stage.disconnect("b")
-    stage.puppets["b"] = new
-    assert states(stage)["b"] == "joining"
-
-
-# ----------------------------------------------------------------------------------------------- leases
-
-
-def test_silence_for_a_whole_lease_ends_it() -> None:
-    """C18"""
-    stage = running("a", "b")
-    stage.wait(LEASE_NS - 1)
-    stage.heartbeat("a")
-    assert departures(stage) == []
-    stage.wait(1)
-    assert departures(stage) == [("b", DepartureReason.LEASE_EXPIRED)]
-    assert stage.puppets["b"].heard[-1] == Fenced(DepartureReason.LEASE_EXPIRED)
-    assert states(stage) == {"a": "live", "b": "gone"}
-
-
-@pytest.mark.parametrize("sign", ["heartbeat", "step", "contribution", "join"])
-def test_every_sign_of_life_renews_a_lease(sign: str) -> None:
-    stage = running("a")
-    stage.step("a")
-    stage.wait(LEASE_NS - 1)
-    match sign:
-        case "heartbeat":
-            stage.heartbeat("a")
-        case "step":
-            stage.step("a")
-        case "contribution":
-            stage.contribute("a")
-        case "join":
-            stage.join("a", incarnation=1)
-    assert stage.core.next_deadline_ns() == stage.now_ns + LEASE_NS
-
-
-def test_a_learner_stopped_and_continued_after_its_eviction_goes_on_where_it_was() -> None:
-    """C19: its upload of before is fenced, it joins again under a new incarnation, and no token is lost or doubled."""
-    stage = running("a", "b", quorum=2)
-    stage.step("a")
-    stage.step("b")
-    upload = stage.hand_over("b")  # SIGSTOP here
-    stage.wait(LEASE_NS - MS)
-    stage.heartbeat("a")
-    stage.wait(MS)
-    assert departures(stage) == [("b", DepartureReason.LEASE_EXPIRED)]
-    assert stage.ledger.lost == 30
-
-    stage.tell(upload)  # SIGCONT
-    assert stage.of(ContributionRefused)[-1].reason is RefusalReason.STALE_INCARNATION
-    stage.step("b", clock=2)
-    assert stage.puppets["b"].heard[-1] == Fenced(DepartureReason.LEASE_EXPIRED)
-    answer = stage.join("b", incarnation=1)
-    assert isinstance(answer, Welcome)
-    assert (answer.incarnation, answer.steps_before) == (2, 0)
-    stage.step("b", clock=2)
-    assert states(stage)["b"] == "live"
-    assert stage.core.status(stage.now_ns).learners[1].steps == 5
-
-    stage.contribute("a")
-    stage.contribute("b")
-    stage.commit()
-    stage.leave("a")
-    stage.leave("b")
-    ledger = stage.ledger
-    assert (ledger.trained, ledger.in_flight, ledger.lost) == (30 + 50, 0, 0)
-    assert ledger.refused == {"stale_incarnation": 30 / 2}
-    assert ledger.merged == (30 + 20) / 2
-
-
-@pytest.mark.parametrize("upload_arrives", ["while gone", "after the return"])
-def test_an_old_upload_is_in_the_ledger_once_whenever_it_arrives(upload_arrives: str) -> None:
-    """C19"""
-    stage = running("a", "b")
-    stage.step("a")
-    upload = stage.hand_over("b")
-    stage.wait(LEASE_NS)
-    if upload_arrives == "while gone":
-        stage.tell(upload)
-    stage.join("b", incarnation=1)
-    if upload_arrives == "after the return":
-        stage.tell(upload)
-    stage.report("b", steps=2)
-    stage.leave("b")
-    assert stage.ledger.refused == {"stale_incarnation": 20 / 2}
-    assert (stage.ledger.dropped, stage.ledger.lost) == (20 / 2, 30)  # a is silent as well, with all it had
-    assert stage.ledger.in_flight == 0
-
-
-def test_an_old_upload_of_a_learner_that_never_returns_is_refused_and_nothing_is_counted_twice() -> None:
-    stage = running("a", "b")
-    stage.step("a")
-    upload = stage.hand_over("b")
-    stage.wait(LEASE_NS)
-    stage.tell(upload)
-    ledger = stage.ledger
-    assert (ledger.trained, ledger.in_flight) == (50, 0)
-    assert ledger.lost + sum(ledger.refused.values()) == 50
-
-
-def test_a_welcome_lost_with_the_connection_does_not_turn_a_learner_against_itself() -> None:
-    """Fenced, it asked to join again; the answer never came. It still knows its first incarnation only."""
-    stage = running("a", "b")
-    stage.wait(LEASE_NS)
-    stage.join("b", incarnation=1)
-    stage.disconnect("b")
-    answer = stage.join("b", incarnation=1)
-    assert isinstance(answer, Welcome)
-    assert states(stage)["b"] == "joining"
-    stage.step("b", clock=1)
-    stage.leave("b")
-    stage.join("a", incarnation=1)
-    assert stage.ledger.in_flight == stage.ledger.trained - 30
-
-
-def test_progress_of_a_revoked_incarnation_is_never_picked_however_far_it_claims_to_be() -> None:
-    """C20"""
-    stage = running("a", "b")
-    old = stage.puppets["b"]
-    stage.join("b")
-    new, stage.puppets["b"] = stage.puppets["b"], old
-    for _ in range(5):
-        stage.step("b", clock=10**6)
-    stage.puppets["b"] = new
-    stage.report("b")
-    stage.step("b", clock=2)
-    stage.step("a")
-    assert stage.core.status(stage.now_ns).clock == 2
-    stage.tell(stage.hand_over("a"))
-    stage.contribute("b", incarnation=1, tokens=10**9, c_tokens=10**9, c_steps=1)
-    stage.tell(stage.hand_over("b", c_steps=1, c_tokens=10))
-    stage.commit()
-    (committed,) = stage.of(FragmentCommitted)
-    assert committed.weights == pytest.approx({"a": 3 / 4, "b": 1 / 4})
-    assert stage.of(ContributionRefused)[-1].reason is RefusalReason.STALE_INCARNATION
-
-
-def test_with_everybody_gone_the_syncer_idles_and_a_newcomer_gets_the_present_version() -> None:
-    """C30"""
-    stage = running("a", "b")
-    commit_rounds(stage, 2, "a", "b")
-    stage.wait(LEASE_NS)
-    assert states(stage) == {"a": "gone", "b": "gone"}
-    assert stage.core.next_deadline_ns() == NEVER_NS
-    events = len(stage.events)
-    stage.wait(1000 * LEASE_NS)
-    assert len(stage.events) == events
-    answer = stage.join("c")
-    assert isinstance(answer, Welcome)
-    assert [notice.version for notice in answer.versions] == [1, 1]
-
-
-def test_a_fresh_process_alone_adopts_the_newest_version_and_never_becomes_the_source() -> None:
-    """C34"""
-    stage = running("a", fragments=1, interval_steps=2)
-    commit_rounds(stage, 50, "a")
-    stage.wait(LEASE_NS)
-    assert states(stage) == {"a": "gone"}
-    for name in ("a", "fresh"):
-        answer = stage.join(name)
-        assert isinstance(answer, Welcome)
-        assert (answer.seed, answer.versions) == (False, (VersionNotice(0, 50, "digest-0-50"),))
-        stage.tell(SeedArrived(name, answer.incarnation, 0, "random weights"))
-    assert stage.core.notices == (VersionNotice(0, 50, "digest-0-50"),)
-    assert len(stage.of(RunSeeded)) == 1
-
-
-# ----------------------------------------------------------------------------------------------- leaving
-
-
-def test_a_learner_that_leaves_is_gone_at_once_and_declares_what_it_drops() -> None:
-    """C23"""
-    stage = running("a", "b")
-    stage.leave("b")
-    assert departures(stage) == [("b", DepartureReason.LEFT)]
-    assert (stage.ledger.dropped, stage.ledger.in_flight) == (20, 20)
-    assert stage.puppets["b"].heard_of(Fenced) == []
-
-
-def test_an_upload_on_its_way_when_its_learner_left_is_accounted_for() -> None:
-    """C23"""
-    stage = running("a", "b")
-    stage.step("a")
-    upload = stage.hand_over("b")
-    stage.leave("b")
-    stage.tell(upload)
-    assert stage.ledger.in_flight == 30  # of a
-    assert stage.ledger.trained == 50
-
-
-# ----------------------------------------------------------------------------------------------- quarantine
-
-
-def refuse(stage: SyncerStage, name: str, reason: RefusalReason) -> None:
-    stage.step(name, clock=stage.core.status(stage.now_ns).clock)
-    stage.contribute(name, defect=reason, payload=-1)
-
-
-def test_three_bad_contributions_in_a_row_and_a_learner_is_out() -> None:
-    """C9"""
-    stage = running("a", "b", quorum=2)
-    stage.step("a")
-    stage.step("b")
-    for _ in range(3):
-        refuse(stage, "b", RefusalReason.NON_FINITE)
-    assert [event.strikes for event in stage.of(ContributionRefused)] == [1, 2, 3]
-    assert departures(stage) == [("b", DepartureReason.QUARANTINED)]
-    assert Fenced(DepartureReason.QUARANTINED) in stage.puppets["b"].heard
-    assert states(stage)["b"] == "quarantined"
-
-    stage.contribute("b", round=0)
-    assert stage.of(ContributionRefused)[-1].reason is RefusalReason.QUARANTINED
-    for incarnation in (1, 0):
-        answer = stage.join("b", incarnation=incarnation)
-        assert isinstance(answer, JoinRefused)
-        assert answer.reason is JoinRefusal.QUARANTINED
-    assert states(stage)["a"] == "live"
-
-
-def test_a_quarantined_learner_that_goes_on_talking_is_told_that_it_is_out() -> None:
-    stage = running("a", "b", quorum=2)
-    stage.step("a")
-    stage.step("b")
-    for _ in range(3):
-        refuse(stage, "b", RefusalReason.NON_FINITE)
-    stage.heartbeat("b")
-    assert stage.puppets["b"].heard[-1] == Fenced(DepartureReason.QUARANTINED)
-
-
-def test_a_good_contribution_wipes_out_the_strikes() -> None:
-    """C9"""
-    stage = running("a", "b", quorum=2)
-    stage.step("a")
-    stage.step("b")
-    for _ in range(2):
-        refuse(stage, "b", RefusalReason.ABSURD_NORM)
-    stage.step("b")
-    stage.contribute("b")
-    stage.contribute("a")
-    stage.commit()
-    stage.step("a", clock=4)
-    stage.step("b", clock=4)
-    refuse(stage, "b", RefusalReason.ABSURD_NORM)
-    assert stage.of(ContributionRefused)[-1].strikes == 1
-
-
-@pytest.mark.parametrize("reason", [RefusalReason.DIGEST_MISMATCH, RefusalReason.LATE, RefusalReason.STALE_BASE])
-def test_a_damaged_or_late_body_never_leads_to_quarantine(reason: RefusalReason) -> None:
-    stage = running("a", "b", quorum=2)
-    stage.step("a")
-    stage.step("b")
-    for _ in range(10):
-        refuse(stage, "b", reason)
-    assert states(stage)["b"] == "live"
 
 
 # ----------------------------------------------------------------------------------------------- what is reported

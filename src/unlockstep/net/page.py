@@ -24,7 +24,7 @@ PAGE = """<!doctype html>
 <h1 id="title">unlockstep</h1>
 <p id="summary" class="quiet">waiting for the syncer</p>
 <h2>Learners</h2><table id="learners"></table>
-<h2>Rounds in progress</h2><table id="rounds"></table>
+<h2>Rounds: in progress, and the last one</h2><table id="rounds"></table>
 <h2>Validation loss of the global model</h2>
 <svg id="curve" viewBox="0 0 600 160" preserveAspectRatio="none"></svg>
 <p id="loss" class="quiet"></p>
@@ -32,7 +32,8 @@ PAGE = """<!doctype html>
 <script>
 const at = id => document.getElementById(id);
 const number = x => x === null ? "–" : Number(x).toLocaleString("en", {maximumSignificantDigits: 4});
-const seconds = ns => number(ns / 1e9) + " s";
+const seconds = ns => (ns / 1e9).toFixed(1) + " s";
+const percent = x => x === null ? "–" : (100 * x).toFixed(1) + " %";
 
 function fill(table, head, rows) {
   table.replaceChildren(...[head, ...rows].map((cells, i) => {
@@ -68,19 +69,21 @@ function show(s) {
   const end = s.steps_max ? ` of ${number(s.steps_max)}` : "";
   at("summary").textContent = `${s.state}; clock ${number(s.clock)}${end}; ` +
     `${live} of ${s.learners.length} learners live; ${number(s.rounds_committed)} rounds committed; ` +
-    `participation ${number(s.participation)}; downtime ${seconds(s.downtime_ns)}`;
+    `participation ${percent(s.participation)}; downtime ${seconds(s.downtime_ns)}`;
   fill(at("learners"), ["learner", "state", "clock", "steps", "tokens/s", "loss", "last round", "merged", "heard"],
     s.learners.map(l => [`${l.learner}.${l.incarnation}`, l.state, number(l.clock), number(l.steps),
       l.step_ns ? number(l.tokens_per_step / l.step_ns * 1e9) : "–", number(l.loss), number(l.last_round),
       number(l.rounds_merged), seconds(l.silent_ns) + " ago"]));
-  fill(at("rounds"), ["round", "why it is open", "fragment", "in", "asked"],
-    s.rounds.map(r => [r.round, r.sentence || r.state, r.fragment, r.contributions.length, r.asked.length]));
+  const closed = s.round_closed;
+  fill(at("rounds"), ["round", "why it is open, or has closed", "fragment", "in", "asked"], [
+    ...s.rounds.map(r => [r.round, r.sentence, r.fragment, r.contributions.length, r.asked.length]),
+    ...(closed ? [[closed.round, closed.sentence, closed.fragment, closed.participants.length, "–"]] : [])]);
   const {trained, refused, ...fates} = s.ledger;
   fill(at("tokens"), ["fate", "", "tokens"], [
     ["trained", "", number(trained)],
     ...Object.entries(fates).map(([fate, n]) => [fate.replace("_", " "), "", number(n)]),
     ...Object.entries(refused).map(([reason, n]) => ["refused", reason.replaceAll("_", " "), number(n)])]);
-  draw(s.evaluations);
+  draw(s.evaluations.filter(e => e.loss !== null));
 }
 
 async function poll() {

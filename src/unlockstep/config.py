@@ -29,6 +29,9 @@ from unlockstep.core.ids import is_learner_name
 from unlockstep.core.merge import MergeRule
 from unlockstep.core.options import ProtocolOptions
 
+SIZE_MAX = 2**20
+"""Largest batch, sequence and accumulation: beyond any use."""
+
 SCHEDULES = ("cosine", "constant")
 OUTER_OPTIMIZERS = ("nesterov", "sgd")
 
@@ -46,6 +49,10 @@ class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             value = getattr(self, name)
             fix = f"it must be at least {least}" + (" and finite" if isinstance(value, float) else "")
             self._require(name, least <= value < math.inf, fix)
+
+    def _at_most(self, most: int, *names: str) -> None:
+        for name in names:
+            self._require(name, getattr(self, name) <= most, f"it must be at most {most}")
 
     def _above_zero(self, *names: str) -> None:
         for name in names:
@@ -97,6 +104,7 @@ class DataSection(_Section, frozen=True):
     def __post_init__(self) -> None:
         self._filled("source", "text_field", "tokenizer")
         self._at_least(1, "sequence_length")
+        self._at_most(SIZE_MAX, "sequence_length")
         self._require("validation_share", 0 < self.validation_share < 1, "it must lie between 0 and 1, both excluded")
 
 
@@ -127,6 +135,7 @@ class InnerSection(_Section, frozen=True):
         self._require("schedule", self.schedule in SCHEDULES, f"choose one of {', '.join(SCHEDULES)}")
         self._require("final_share", 0 <= self.final_share <= 1, "it must be from 0 to 1")
         self._at_least(1, "batch_size", "accumulation")
+        self._at_most(SIZE_MAX, "batch_size", "accumulation")
 
 
 class OuterSection(_Section, frozen=True):
@@ -338,7 +347,7 @@ def _check_names(settings: dict[str, Any]) -> None:
     sections = {section.name: section.type for section in msgspec.structs.fields(RunConfig)}
     for section, fields in settings.items():
         if section not in sections:
-            raise ConfigError(f"{section} is not a section; {_suggest(section, sections)}")
+            raise ConfigError(f"{section or repr(section)} is not a section; {_suggest(section, sections)}")
         known = sections[section].__struct_fields__
         for field in fields if isinstance(fields, dict) else ():
             if field not in known:

@@ -15,7 +15,7 @@ from unlockstep.core.errors import ConfigError
 from unlockstep.core.merge import MergeRule
 from unlockstep.core.options import Anchor, Late, Participation, ProtocolOptions
 
-counts = st.integers(1, 2**40)
+counts = st.integers(1, 2**20)
 naturals = st.integers(0, 2**40)
 shares = st.floats(0, 1)
 shares_below_one = st.floats(0, 1, exclude_max=True)

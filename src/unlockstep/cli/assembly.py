@@ -61,9 +61,17 @@ def load_text(config: RunConfig) -> Text:
 
 def new_model(config: RunConfig, text: Text) -> nn.Module:
     """The model, with the parameters that the run's seed gives it. Raises UsageError as ``models`` does."""
-    from unlockstep.models import build_model
+    from unlockstep.core.errors import UsageError
+    from unlockstep.models import build_model, positions_max
 
-    return build_model(config.model.spec, text.vocabulary_size, config.run.seed)
+    model = build_model(config.model.spec, text.vocabulary_size, config.run.seed)
+    positions, length = positions_max(model), config.data.sequence_length
+    if positions is not None and length > positions:
+        raise UsageError(
+            f"data.sequence_length is {length} but model.spec = {config.model.spec!r} has {positions} positions; "
+            f"lower it to at most {positions}"
+        )
+    return model
 
 
 def new_backend(config: RunConfig, shard: int, shard_count: int) -> TorchBackend:

@@ -140,8 +140,12 @@ class Ledger:
         account.is_closed = False
 
     def opened(self, learner: str) -> None:
-        """A new process has joined under the name of one that died."""
-        self.account(learner).is_closed = False
+        """A new process has joined under the name: what an earlier one had under way can no longer be told apart."""
+        account = self.account(learner)
+        for fragment in range(self._fragment_count):
+            account.lost[fragment] += account.unsettled(fragment)
+        account.lost_last = [0] * self._fragment_count
+        account.is_closed = False
 
     def is_closed(self, learner: str) -> bool:
         """Whether all of the learner's tokens are entered, the unsettled ones as lost."""

@@ -14,6 +14,9 @@ import msgspec
 from unlockstep.core.errors import ConfigError
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 
+COUNT_MAX = 2**20
+"""Largest number of fragments, learners, steps of an interval: beyond any use, and small enough to hold in memory."""
+
 
 class Participation(Enum):
     """Which live learners a round asks."""
@@ -87,6 +90,7 @@ class ProtocolOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     def __post_init__(self) -> None:
         for name in ("fragments", "interval_steps", "quorum", "strikes_max", "learners_max", "closed_rounds_max"):
             _at_least(name, getattr(self, name), 1)
+            _at_most(name, getattr(self, name), COUNT_MAX)
         for name in ("overlap_steps", "grace_factor", "grace_cap_steps", "staleness_max"):
             _at_least(name, getattr(self, name), 0)
         if self.grace_factor >= 1:
@@ -100,6 +104,11 @@ class ProtocolOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
             raise ConfigError(f"protocol.lease_s is {self.lease_s}; choose between 0.05 seconds and one day (86400)")
         if self.layout not in ("balanced", "tensor", "layer"):
             raise ConfigError(f"protocol.layout is {self.layout!r}; choose balanced, tensor or layer")
+
+
+def _at_most(name: str, value: float, most: int) -> None:
+    if value > most:
+        raise ConfigError(f"protocol.{name} is {value}; it must be at most {most}")
 
 
 def _at_least(name: str, value: float, least: int) -> None:

@@ -73,6 +73,13 @@ def causal_loss(model: nn.Module, batch: Tensor) -> Tensor:
     return functional.cross_entropy(logits.flatten(0, 1).float(), batch[:, 1:].flatten())
 
 
+def positions_max(model: nn.Module) -> int | None:
+    """Longest sequence the model has positions for; None if it does not say, or has no table of them."""
+    config = getattr(model, "config", None)
+    # Rotary positions are computed, not looked up: only a table ends.
+    return getattr(config, "n_positions", None)
+
+
 def save_model(model: nn.Module, folder: str | os.PathLike[str]) -> None:
     """Write ``model`` to ``folder``, whole or not at all; a model saved there before is replaced.
 
@@ -105,12 +112,17 @@ def save_model(model: nn.Module, folder: str | os.PathLike[str]) -> None:
 def _from_config_file(spec: str, vocabulary_size: int) -> nn.Module:
     path = Path(spec).expanduser()
     try:
-        model_type = json.loads(path.read_text())["model_type"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
         raise UsageError(
             f"model.spec = {spec!r} cannot be read as a transformers config.json ({_first_words(error)}): "
             "give the path of a JSON file with a `model_type`"
         ) from error
+    if not isinstance(content, dict) or "model_type" not in content:
+        raise UsageError(
+            f"model.spec = {spec!r} is not a transformers config.json: give a JSON object with a `model_type`"
+        )
+    model_type = content["model_type"]
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
@@ -151,7 +163,10 @@ def _from_import_path(spec: str, vocabulary_size: int) -> nn.Module:
         raise UsageError(
             f"model.spec = {spec!r} cannot be called ({error}): give every argument but vocabulary_size a default"
         ) from error
-    model = factory(**arguments)
+    try:
+        model = factory(**arguments)
+    except Exception as error:  # whatever the user's function raises
+        raise UsageError(f"model.spec = {spec!r} fails ({_first_words(error)}): mend {name!r}") from error
     if not isinstance(model, nn.Module):
         raise UsageError(
             f"model.spec = {spec!r} returned {type(model).__name__}: return a torch.nn.Module from {name!r}"

@@ -253,6 +253,18 @@ def test_an_upload_on_its_way_when_its_learner_left_is_accounted_for() -> None:
     assert stage.ledger.trained == 50
 
 
+def test_an_upload_under_way_when_its_learner_left_and_was_started_anew_is_lost() -> None:
+    stage = running("a", "b")
+    stage.step("a")
+    upload = stage.hand_over("b")
+    stage.leave("b")
+    stage.join("b")
+    assert (stage.ledger.lost, stage.ledger.in_flight) == (20 / 2, 30)
+    stage.tell(upload)
+    assert stage.of(ContributionRefused)[-1].reason is RefusalReason.STALE_INCARNATION
+    assert stage.ledger.in_flight == 30  # of a
+
+
 # ----------------------------------------------------------------------------------------------- quarantine
 
 

@@ -16,7 +16,7 @@ from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
 from unlockstep.core.errors import UsageError
-from unlockstep.models import build_model, causal_loss, save_model
+from unlockstep.models import build_model, causal_loss, positions_max, save_model
 
 LLAMA = {
     "model_type": "llama",
@@ -102,7 +102,7 @@ def test_config_file_with_too_small_a_vocabulary_is_refused(tmp_path: Path):
 def test_config_file_that_cannot_be_read_is_refused(tmp_path: Path, content: str | None):
     if content is not None:
         (tmp_path / "config.json").write_text(content)
-    with pytest.raises(UsageError, match=r"model\.spec = '.*config\.json' cannot be read as a transformers config"):
+    with pytest.raises(UsageError, match=r"model\.spec = '.*config\.json' .* a transformers config.json.*`model_type`"):
         build_model(str(tmp_path / "config.json"), 256, seed=0)
 
 
@@ -212,3 +212,18 @@ def test_failed_save_leaves_the_model_saved_before(tmp_path: Path):
     load_model(loaded, str(tmp_path / "model" / "model.safetensors"))
     assert equal(model, loaded)
     assert [file.name for file in tmp_path.iterdir()] == ["model"]
+
+
+def test_only_a_table_of_positions_limits_the_sequence(tmp_path: Path) -> None:
+    gpt2 = {"model_type": "gpt2", "n_embd": 16, "n_head": 2, "vocab_size": 256, "n_layer": 1, "n_positions": 64}
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(gpt2))
+    assert positions_max(build_model(str(file), 256, 0)) == 64
+    assert positions_max(build_model("llama-tiny", 256, 0)) is None
+
+
+def test_a_factory_that_raises_is_the_user_s_to_mend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "booming.py").write_text("def boom():\n    raise RuntimeError('boom in factory')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UsageError, match=r"model.spec = 'booming:boom' fails \(RuntimeError: boom in factory\): mend"):
+        build_model("booming:boom", 256, 0)

@@ -139,10 +139,6 @@ def skips_fragments(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Schedule, "open", skipping)
 
 
-def forgets_the_dead(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Ledger, "died", lambda self, learner: None)
-
-
 def counts_late_as_lost(patch: pytest.MonkeyPatch) -> None:
     whole = Ledger.merged
 
@@ -172,7 +168,6 @@ CANARIES = [
     loses_the_timer,
     weighs_wrongly,
     skips_fragments,
-    forgets_the_dead,
     counts_late_as_lost,
     reuses_incarnations,
 ]

@@ -49,6 +49,7 @@ def conduct(experiment: str, about: str | None, trials: Callable[[bool], Sequenc
     chosen = [trial for trial in trials(arguments.quick) if arguments.only in trial.name]
     file = None if arguments.quick or arguments.only else FOLDER / "results" / f"{experiment}.json"
     torch.set_num_threads(1)
+    commit = _commit()
     scores: list[Score] = []
     try:
         for seed in arguments.seed:
@@ -57,7 +58,7 @@ def conduct(experiment: str, about: str | None, trials: Callable[[bool], Sequenc
                 scores.append(run(trial, seed, _Progress(place, trial.tokens)))
                 print(file=sys.stderr)
                 if file is not None:
-                    _write(file, experiment, scores)
+                    _write(file, experiment, commit, scores)
     except KeyboardInterrupt:
         print("\nstopped; what is finished is kept", file=sys.stderr)
     if arguments.json:
@@ -82,10 +83,10 @@ def table(scores: Sequence[Score]) -> str:
     return "\n".join(lines)
 
 
-def _write(file: Path, experiment: str, scores: Sequence[Score]) -> None:
+def _write(file: Path, experiment: str, commit: str, scores: Sequence[Score]) -> None:
     sheet = Sheet(
         command=" ".join(["python", f"experiments/{experiment}.py", *sys.argv[1:]]),
-        commit=_commit(),
+        commit=commit,
         python=platform.python_version(),
         torch=str(torch.__version__),
         scores=tuple(scores),
@@ -95,7 +96,7 @@ def _write(file: Path, experiment: str, scores: Sequence[Score]) -> None:
 
 
 def _commit() -> str:
-    """The commit the results belong to, with a mark if the tree has changed since."""
+    """The commit whose code was loaded, with a mark if the tree had changes of its own."""
     describe = ["git", "-C", str(FOLDER), "describe", "--always", "--dirty", "--abbrev=12"]
     found = subprocess.run(describe, capture_output=True, text=True, check=False)
     return found.stdout.strip() or "unknown"

@@ -77,6 +77,7 @@ class RunSection(_Section, frozen=True):
         self._require("name", is_learner_name(self.name), "use letters, digits, _ and - (64 at most, no mark in front)")
         self._require("seed", 0 <= self.seed < 2**63, "it must be a whole number from 0 to 2**63 - 1")
         self._at_least(0, "steps", "tokens")
+        self._at_most(2**53, "steps", "tokens")
 
 
 class ModelSection(_Section, frozen=True):

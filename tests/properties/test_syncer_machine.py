@@ -178,6 +178,15 @@ class Run(RuleBasedStateMachine):
     def wait(self, duration_ns: int, exchanging: bool) -> None:
         self.pair.wait(duration_ns, exchanging)
 
+    @rule()
+    def look_too_early(self) -> None:
+        """Calling before a deadline does no harm: nothing was left undone."""
+        before = len(self.pair.events)
+        self.pair.syncer.on_deadline(self.pair.now_ns)
+        assert self.pair.syncer.take_actions() == []
+        assert self.pair.syncer.take_events() == []
+        assert len(self.pair.events) == before
+
     # ------------------------------------------------------------------------------------------- what must hold
 
     @invariant()

@@ -19,7 +19,7 @@ from unlockstep.core.events import (
     StepReported,
 )
 from unlockstep.core.reasons import DepartureReason
-from unlockstep.sim.ring import Ring
+from unlockstep.sim.ring import Costs, Ring
 
 THREE = {"a": STEP_NS, "b": STEP_NS, "c": STEP_NS}
 
@@ -143,6 +143,23 @@ def test_the_seeder_dies_half_way_and_another_seeds() -> None:
     ring.join("a", toy(ring.config, 0), STEP_NS)
     ring.run(3 * SECOND_NS)
     assert set(of(FragmentCommitted, ring.events)[-1].weights) == {"a", "b"}
+    end(ring)
+
+
+@pytest.mark.parametrize("after_ms", [0, 15, 30, 45, 60, 90])
+def test_a_learner_killed_while_it_joins_may_be_started_again_at_once(after_ms: int) -> None:
+    """The answer to the dead process is none of the new one's business."""
+    ring = ring_of(settings(), {"a": STEP_NS, "b": STEP_NS}, Costs(message_ns=30 * MS))
+    ring.run(SECOND_NS)
+    ring.kill("b")
+    ring.run(ring.clock.now_ns() + SECOND_NS)
+    ring.join("b", toy(ring.config, 1), STEP_NS)
+    ring.run(ring.clock.now_ns() + after_ms * MS)
+    ring.kill("b")
+    ring.join("b", toy(ring.config, 1), STEP_NS)
+    ring.run(ring.clock.now_ns() + 2 * SECOND_NS)
+    states = {learner.learner: learner.state for learner in ring.core.status(ring.clock.now_ns()).learners}
+    assert states == {"a": "live", "b": "live"}
     end(ring)
 
 

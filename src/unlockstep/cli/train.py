@@ -60,7 +60,7 @@ def train(
     from unlockstep import config as run_config
     from unlockstep import recipes
     from unlockstep.cli import exits
-    from unlockstep.cli.run_folder import default_run_folder
+    from unlockstep.cli.run_folder import RUN_LOG_FILE, default_run_folder
     from unlockstep.core.errors import UsageError
     from unlockstep.launch.local import Ending, new_run_folder
 
@@ -78,10 +78,12 @@ def train(
     config = resolve(base, flags, overrides or [])
     folder = out if out is not None else default_run_folder(config.run.name)
     console = Console(stderr=as_json)
-    with new_run_folder(config, folder):
+    with new_run_folder(config, folder) as remove:
         outcome = _run(config, folder, console, plain)
         if outcome.ending is Ending.REFUSED:
             raise UsageError(outcome.sentence)
+        if outcome.ending is Ending.INTERRUPTED and not (folder / RUN_LOG_FILE).exists():
+            remove()
     _show(_summarise(config, folder, outcome), outcome, console, as_json)
     if outcome.ending is Ending.FAILED:
         raise exits.RunFailed(outcome.sentence)

@@ -308,8 +308,8 @@ class LearnerCore:
             self._report(now_ns, step_ns=0, loss=float("nan"))
 
     def _on_join_refused(self, refused: JoinRefused, now_ns: int) -> None:
-        """The end of a run that this learner has taken part in is no failure."""
-        self._done(refused.detail, failed=refused.reason is not JoinRefusal.RUN_FINISHED or self.steps == 0)
+        """That the run has ended is no failure."""
+        self._done(refused.detail, failed=refused.reason is not JoinRefusal.RUN_FINISHED)
 
     def _on_fenced(self, fenced: Fenced, now_ns: int) -> None:
         """This start no longer counts. After a lost lease it joins again and goes on with the progress it has."""

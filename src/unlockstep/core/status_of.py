@@ -61,7 +61,7 @@ class Tally:
             self._down_since_ns = now_ns
 
     def stop_watching(self, now_ns: int) -> None:
-        """The run is over: what follows is no downtime."""
+        """The run has reached its end: what follows is no downtime."""
         self._downtime_ns = self.downtime_until_ns(now_ns)
         self._down_since_ns = None
 

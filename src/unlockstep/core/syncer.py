@@ -178,7 +178,7 @@ class SyncerCore:
         self._watch(now_ns)
 
     def _watch(self, now_ns: int) -> None:
-        if self._state is not RunState.FINISHED:
+        if self._state in (RunState.EMPTY, RunState.SEEDING, RunState.RUNNING):
             self._tally.watch_downtime(len(self._members.live()), now_ns)
 
     def take_actions(self) -> list[SyncerAction]:
@@ -451,6 +451,7 @@ class SyncerCore:
     def _finish(self, reason: str, now_ns: int) -> None:
         """The end is reached. Learners are given the time of a slow step to reach their next boundary."""
         self._move(RunMove.FINISH)
+        self._tally.stop_watching(now_ns)
         self._rounds.pace = Pace.HELD
         self._finish_until_ns = now_ns + self._options.lease_ns + 2 * self._members.step_ns()
         self._outbox.act(Announce(Finish()))
@@ -471,7 +472,6 @@ class SyncerCore:
         self._move(RunMove.END)
         self._rounds.stop()
         self._ledger.finish()
-        self._tally.stop_watching(now_ns)
         self._outbox.log(RunFinished(now_ns, self._members.clock, versions))
         self._outbox.act(Announce(Stop("the run has finished")))
         self._outbox.act(RunEnded())

@@ -54,11 +54,8 @@ ALONE_S_MAX = 2.0
 END_S_MAX = 60.0
 """From the end of the syncer to the end of the evaluator, which writes the final model."""
 
-LEAVE_S_MAX = 2.5
-"""Given to learners and evaluator to leave in order ..."""
-
-STOP_S_MAX = 1.5
-"""... and then to the syncer to end the run: together well under the 5 s in which the whole run is gone."""
+STOP_S_MAX = 4.0
+"""Given to all processes to end in order: under the 5 s in which the whole run is gone."""
 
 ENDING = ("finishing", "draining", "finished")
 """States of a run in which a learner that goes is not missed."""
@@ -231,10 +228,8 @@ class LocalRun:
         return ("--parent-pid", str(os.getpid()))
 
     def _stop(self) -> None:
-        """Learners say goodbye to a syncer that is still there to hear it."""
-        others = [name for name in self._processes.running if name != SYNCER]
-        self._processes.stop(others, LEAVE_S_MAX)
-        self._processes.stop([SYNCER], STOP_S_MAX)
+        """All at once: the syncer ends the run, and waits a moment for learners to hand over or to say goodbye."""
+        self._processes.stop(list(self._processes.running), STOP_S_MAX)
 
     # --------------------------------------------------------------------------------------------- meanwhile
 
@@ -300,7 +295,9 @@ class LocalRun:
             down_s = self._config.local.kill_down_s
             clock = 0 if self._status is None else self._status.clock
             self._due[name] = self._after_ns(down_s)
-            self._watcher.note(f"{name} killed (SIGKILL) at step {clock} by the drill; back in {down_s:g} s", now_ns)
+            self._watcher.note(
+                f"{name} was killed (SIGKILL) at step {clock} by the drill; back in {down_s:g} s", now_ns
+            )
             return None
         if exited.status in (ChildCode.DONE, ChildCode.ASKED_TO_END):
             self._model_is_there |= name == EVALUATOR and exited.status == ChildCode.DONE
@@ -310,9 +307,7 @@ class LocalRun:
         if exited.status == ChildCode.USAGE and not self._has_begun:
             return self._refused(name)
         if self._is_ending:
-            came_late = name != EVALUATOR and exited.status == ChildCode.USAGE
-            what = "came too late" if came_late else f"{exited.sentence} while the run ended"
-            self._watcher.note(f"{name} {what}", now_ns)
+            self._watcher.note(f"{name} {exited.sentence} while the run ended", now_ns)
             return None
         self._restart(exited, now_ns)
         return None
@@ -388,8 +383,11 @@ def progress(status: Status) -> float:
 
 
 @contextmanager
-def new_run_folder(config: RunConfig, folder: Path) -> Iterator[None]:
+def new_run_folder(config: RunConfig, folder: Path) -> Iterator[Callable[[], None]]:
     """A folder for the run, with ``config.toml`` in it. If UsageError ends the block, all of it is removed again.
+
+    Yields:
+        What removes it too: to be called for a run that was stopped before it began.
 
     Raises:
         UsageError: the folder is not empty or cannot be written.
@@ -402,7 +400,7 @@ def new_run_folder(config: RunConfig, folder: Path) -> Iterator[None]:
             raise UsageError(
                 f"run folder {folder} cannot be written ({error.strerror}); choose another one with --out"
             ) from None
-        yield
+        yield lambda: _remove(folder, made)
     except UsageError:
         _remove(folder, made)
         raise

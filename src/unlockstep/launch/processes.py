@@ -82,13 +82,13 @@ class Exit:
 
     @property
     def sentence(self) -> str:
-        """``exited with code 1``, ``killed (SIGKILL)``."""
+        """``exited with code 1``, ``was killed (SIGKILL)``."""
         if self.status >= 0:
             return f"exited with code {self.status}"
         try:
-            return f"killed ({signal.Signals(-self.status).name})"
+            return f"was killed ({signal.Signals(-self.status).name})"
         except ValueError:
-            return f"killed (signal {-self.status})"
+            return f"was killed (signal {-self.status})"
 
 
 class Processes:

@@ -403,9 +403,10 @@ class _Presence:
                 self._contributes(event.learner, event.at_ns)
             case RunFinishing():
                 self._is_finishing = True
+                self.end(event.at_ns)
 
     def end(self, now_ns: int) -> None:
-        """Somebody is live, or the run is over: what follows is no downtime."""
+        """Somebody is live, or the run has reached its end: what follows is no downtime."""
         if self._down_since_ns is not None:
             self.downtime_ns += now_ns - self._down_since_ns
             self._down_since_ns = None
@@ -421,11 +422,12 @@ class _Presence:
         if learner not in self.live:
             return
         self.live.remove(learner)
+        if self._is_finishing:
+            return
         if not self.live:
             self._down_since_ns = now_ns
-        if not self._is_finishing:
-            self._latest[learner] = len(self.absences)
-            self.absences.append(Absence(learner, now_ns, None, None, None, None))
+        self._latest[learner] = len(self.absences)
+        self.absences.append(Absence(learner, now_ns, None, None, None, None))
 
     def _departs(self, learner: str, reason: DepartureReason) -> None:
         index = self._latest.get(learner)

@@ -55,7 +55,7 @@ def drawn(shown: Status | None, width: int, left_ns: int | None = None, notes: I
 
 
 def test_the_picture_on_a_narrow_terminal() -> None:
-    notes = ["0:41  learner-3 killed (SIGKILL) at step 80 by the drill; back in 5 s"]
+    notes = ["0:41  learner-3 was killed (SIGKILL) at step 80 by the drill; back in 5 s"]
     assert (
         drawn(BUSY, 80, 42 * SECOND_NS, notes)
         == """
@@ -73,7 +73,7 @@ unlockstep: llama-tiny on stdlib (run night)                                1:03
   validation  █▆▅▄▃▃▃▂▂▂▁▁▁▁ 1.294 nats/byte at step 104
   tokens      90% merged in 119 rounds, participation 98%, downtime 0.0 s
 
-  0:41  learner-3 killed (SIGKILL) at step 80 by the drill; back in 5 s
+  0:41  learner-3 was killed (SIGKILL) at step 80 by the drill; back in 5 s
 """
     )
 

@@ -168,7 +168,7 @@ def test_the_drill_kills_the_last_learner_once_and_brings_it_back(stage: Stage) 
     stage.on_status = go_on
     assert stage.run(learners=3, kill_share=1 / 3, kill_down_s=0.05, evaluator=False).ending is Ending.FINISHED
     assert stage.notes[1:] == [
-        "learner-2 killed (SIGKILL) at step 80 by the drill; back in 0.05 s",
+        "learner-2 was killed (SIGKILL) at step 80 by the drill; back in 0.05 s",
         "learner-2 is started again",
     ]
 

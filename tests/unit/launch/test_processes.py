@@ -177,7 +177,7 @@ def test_a_run_started_with_nohup_survives_the_terminal() -> None:
 
 def test_an_end_in_words() -> None:
     assert Exit("a", 1).sentence == "exited with code 1"
-    assert Exit("a", -9).sentence == "killed (SIGKILL)"
+    assert Exit("a", -9).sentence == "was killed (SIGKILL)"
     assert Exit("a", -40).sentence == "killed (signal 40)"
 
 

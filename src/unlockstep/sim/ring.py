@@ -93,6 +93,8 @@ class Ring:
         self._costs = costs or Costs()
         self._executor = executor
         self._storehouse: Storehouse | None = None
+        self._asking: _Place | None = None
+        """Who has said what the syncer is hearing: the answer to a ``Join`` goes there, whatever else bears the name."""
         self._seeder: tuple[str, int] | None = None
         self._places: dict[str, _Place] = {}
         self._armed_ns = NEVER_NS
@@ -155,6 +157,12 @@ class Ring:
         self.core.receive(message, self.clock.now_ns())
         self._serve()
 
+    def hear(self, place: _Place, data: bytes) -> None:
+        """The syncer receives what a learner has said."""
+        self._asking = place
+        self.tell(messages.decode_learner_message(data))
+        self._asking = None
+
     def global_values(self, fragment: int) -> FloatArray:
         """The syncer's present value of a fragment."""
         assert self._storehouse is not None, "the run has no parameters yet"
@@ -183,7 +191,9 @@ class Ring:
         match action:
             case SendTo(learner, incarnation, message):
                 place = self._places.get(learner)
-                if place is not None and isinstance(message, Welcome | JoinRefused):
+                asking = self._asking
+                if isinstance(message, Welcome | JoinRefused) and asking is not None and asking.name == learner:
+                    place = asking
                     place.incarnation = incarnation
                 if isinstance(message, Welcome) and message.seed:
                     self._seeder = learner, incarnation
@@ -262,7 +272,7 @@ class _Link:
     def send(self, message: LearnerMessage) -> None:
         data = messages.encode(message)
         ring = self._ring
-        ring.clock.after(ring._costs.message_ns, lambda: ring.tell(messages.decode_learner_message(data)))
+        ring.clock.after(ring._costs.message_ns, lambda: ring.hear(self.place, data))
 
     def fetch(self, notice: VersionNotice) -> None:
         self._ring.clock.after(self._ring._costs.body_ns, lambda: self._finish_fetch(notice))

@@ -132,7 +132,8 @@ def test_starts_at_the_syncer_s_clock_and_where_its_data_goes_on() -> None:
 def test_a_refused_process_is_done_with_the_syncer_s_words(reason: JoinRefusal) -> None:
     stage = LearnerStage()
     stage.tell(Connected())
-    assert stage.tell(JoinRefused(reason, "because")) == [Done("because", failed=True)]
+    failed = reason is not JoinRefusal.RUN_FINISHED
+    assert stage.tell(JoinRefused(reason, "because")) == [Done("because", failed=failed)]
     assert stage.core.state is LearnerState.DONE
 
 

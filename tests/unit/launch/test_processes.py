@@ -178,7 +178,7 @@ def test_a_run_started_with_nohup_survives_the_terminal() -> None:
 def test_an_end_in_words() -> None:
     assert Exit("a", 1).sentence == "exited with code 1"
     assert Exit("a", -9).sentence == "was killed (SIGKILL)"
-    assert Exit("a", -40).sentence == "killed (signal 40)"
+    assert Exit("a", -40).sentence == "was killed (signal 40)"
 
 
 def test_last_lines_are_those_that_are_not_empty(tmp_path: Path) -> None:

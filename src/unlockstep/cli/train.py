@@ -55,14 +55,9 @@ def train(
     ] = False,
 ) -> int:
     """Train a model on this machine by learners that never wait for each other; one is killed and comes back."""
-    from rich.console import Console
-
     from unlockstep import config as run_config
     from unlockstep import recipes
-    from unlockstep.cli import exits
-    from unlockstep.cli.run_folder import RUN_LOG_FILE, default_run_folder
-    from unlockstep.core.errors import UsageError
-    from unlockstep.launch.local import Ending, new_run_folder
+    from unlockstep.cli.run_folder import default_run_folder
 
     flags: dict[str, str | int | None] = {
         "local.learners": learners,
@@ -76,7 +71,18 @@ def train(
     }
     base = run_config.load(config_file) if config_file is not None else recipes.recipe(recipe)
     config = resolve(base, flags, overrides or [])
-    folder = out if out is not None else default_run_folder(config.run.name)
+    return _train(config, out or default_run_folder(config.run.name), plain, as_json)
+
+
+def _train(config: RunConfig, folder: Path, plain: bool, as_json: bool) -> int:
+    """The run, from the folder to the summary; returns the exit code."""
+    from rich.console import Console
+
+    from unlockstep.cli import exits
+    from unlockstep.cli.run_folder import RUN_LOG_FILE
+    from unlockstep.core.errors import UsageError
+    from unlockstep.launch.local import Ending, new_run_folder
+
     console = Console(stderr=as_json)
     with new_run_folder(config, folder) as remove:
         outcome = _run(config, folder, console, plain)

@@ -94,7 +94,7 @@ class Ring:
         self._executor = executor
         self._storehouse: Storehouse | None = None
         self._asking: _Place | None = None
-        """Who has said what the syncer is hearing: the answer to a ``Join`` goes there, whatever else bears the name."""
+        """Who has said what the syncer is hearing: the answer to a ``Join`` goes there, whoever bears the name now."""
         self._seeder: tuple[str, int] | None = None
         self._places: dict[str, _Place] = {}
         self._armed_ns = NEVER_NS

@@ -60,7 +60,8 @@ WORDS = {
     "inner.beta1": "AdamW.",
     "inner.beta2": "AdamW.",
     "inner.weight_decay": "Of matrices; vectors and scalars do not decay.",
-    "inner.warmup_steps": "Length of the linear warm-up, in steps of the learner's clock.",
+    "inner.warmup_steps": "Length of the linear warm-up, in steps of the learner's clock; for a process that starts "
+    "later once more, over its own first steps.",
     "inner.final_share": "Where the cosine ends, as a share of the peak.",
     "inner.batch_size": "Sequences per micro-batch.",
     "outer.optimizer": "`nesterov` or `sgd`.",

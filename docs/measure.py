@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from unlockstep import config
+from unlockstep import config, loop
 from unlockstep.core.events import ContributionAccepted, Event, FragmentCommitted, RunFinishing, StepReported
 from unlockstep.core.learner import LearnerCore
 from unlockstep.learners.toy import ToyBackend
@@ -45,11 +45,11 @@ def adopting_at_once() -> Iterator[None]:
     def hasty(*arguments: Any, **options: Any) -> LearnerCore:
         return LearnerCore(*arguments, **{**options, "waits_for_pull": False})
 
-    setattr(ring, "LearnerCore", hasty)  # noqa: B010  a name in another module, on purpose
+    setattr(loop, "LearnerCore", hasty)  # noqa: B010  a name in another module, on purpose
     try:
         yield
     finally:
-        setattr(ring, "LearnerCore", LearnerCore)  # noqa: B010
+        setattr(loop, "LearnerCore", LearnerCore)  # noqa: B010
 
 
 def share_contributed(events: Sequence[Event], learner: str, late: bool | None = None) -> float:

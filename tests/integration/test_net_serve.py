@@ -114,3 +114,19 @@ def test_a_syncer_whose_core_fails_ends_with_that_error(tmp_path: Path) -> None:
                 await asyncio.wait_for(task, WAIT_S)
 
     asyncio.run(run())
+
+
+def test_whoever_does_not_speak_http_is_answered_and_leaves_no_trace(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def knock() -> bytes:
+        with a_service(tmp_path) as service:
+            async with service.listening("127.0.0.1", 0) as url:
+                reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+                writer.write(b"\x16\x03\x01 this is not HTTP\r\n\r\n")
+                answered = await asyncio.wait_for(reader.read(), WAIT_S)
+                writer.close()
+                return answered
+
+    assert asyncio.run(knock()).startswith(b"HTTP/1.0 400")
+    assert caplog.records == []

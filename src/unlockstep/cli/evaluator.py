@@ -149,6 +149,7 @@ async def _until_stopped(observing: Coroutine[None, None, Examiner], stop: StopR
 async def _observe(config: RunConfig, syncer: str, name: str, as_json: bool) -> Examiner:
     """Evaluate until the run is over. The examiner then holds the final model."""
     from unlockstep.cli.exits import RunFailed
+    from unlockstep.core.errors import UsageError
     from unlockstep.core.layout import Layout, LayoutMethod
     from unlockstep.net.observer_client import Observer, read_status
 
@@ -162,7 +163,10 @@ async def _observe(config: RunConfig, syncer: str, name: str, as_json: bool) -> 
                 break
             examiner = await asyncio.to_thread(Examiner, config)
             observer = Observer(syncer, run, name, examiner.layout, codec)
-            await connections.enter_async_context(observer)
+            try:
+                await connections.enter_async_context(observer)
+            except UsageError:
+                raise RunFailed(_gone(syncer, run)) from None
         replica = Replica(observer, examiner.layout.fragment_count)
         status = await asyncio.to_thread(read_status, syncer, run)
         if status.state == "finished":
@@ -180,10 +184,14 @@ async def _observe(config: RunConfig, syncer: str, name: str, as_json: bool) -> 
                     async with asyncio.timeout_at(due_s):
                         await replica.over.wait()
         if not replica.run_ended:
-            raise RunFailed(f"the syncer at {syncer} went away before run {run} was over; start the evaluator again")
+            raise RunFailed(_gone(syncer, run))
         if replica.is_new:
             await _evaluate(examiner, replica, observer, as_json)
     return examiner
+
+
+def _gone(syncer: str, run: str) -> str:
+    return f"the syncer at {syncer} went away before run {run} was over; start the evaluator again"
 
 
 async def _evaluate(examiner: Examiner, replica: Replica, observer: Observer, as_json: bool) -> None:

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 import msgspec
 from aiohttp import WSCloseCode, web
+from aiohttp.http_exceptions import BadHttpMessage
 
 from unlockstep.config import RunConfig
 from unlockstep.core.actions import Announce, Commit, Release, RunEnded, SendTo, SyncerAction
@@ -61,6 +62,15 @@ FLUSH_S_MAX = 1.0
 Result = TypeVar("Result")
 
 _log = logging.getLogger(__name__)
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Whoever knocks without speaking HTTP is answered 400; a line for each would only fill the log."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], BadHttpMessage)
+
+
+_http_log = logging.getLogger(f"{__name__}.http")
+_http_log.addFilter(_is_ours)
 
 
 class SyncerService:
@@ -153,6 +163,7 @@ class SyncerService:
         runner = web.AppRunner(
             application(self),
             access_log=None,
+            logger=_http_log,
             handle_signals=False,
             shutdown_timeout=FLUSH_S_MAX,
             read_bufsize=STREAM_BUFFER_BYTES,

@@ -26,16 +26,14 @@ from typing import Any, NamedTuple, get_args
 import measure  # beside this file
 import msgspec
 
-from unlockstep import config, runlog
+from unlockstep import config
 from unlockstep.core import (
-    codec,
     events,
     ids,
     learner,
     membership,
     messages,
     options,
-    outer_gradient,
     reasons,
     shapes,
     sync_round,
@@ -259,9 +257,10 @@ def reason_table(kind: type[Enum]) -> Callable[[], str]:
 
 
 def limit_table() -> str:
-    """Every limit that is a constant; those that are settings are in the configuration."""
+    """The limits of the protocol and its hosts that are constants; those that are settings are in the configuration."""
     rows = []
-    for module in (ids, messages, shapes, api, syncer_service, learner_client, learner, runlog, outer_gradient, codec):
+    core = (ids, messages, shapes, options, learner)
+    for module in (*core, config, api, syncer_service, learner_client):
         for field in _fields(_tree(module).body):
             if field.name.startswith("_") or not re.search(r"(_MAX|_MIN|_BYTES|PER_LEASE)$", field.name):
                 continue

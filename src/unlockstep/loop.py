@@ -31,7 +31,14 @@ from unlockstep.core.actions import (
 from unlockstep.core.adoption import Adoption, adopt, anchor_after, kept
 from unlockstep.core.layout import Layout
 from unlockstep.core.learner import LearnerCore
-from unlockstep.core.messages import LearnerInput, LearnerMessage, LeaveRequested, StepFinished, VersionNotice
+from unlockstep.core.messages import (
+    HostFailed,
+    LearnerInput,
+    LearnerMessage,
+    LeaveRequested,
+    StepFinished,
+    VersionNotice,
+)
 from unlockstep.core.options import Participation, ProtocolOptions
 from unlockstep.learners.backend import FloatArray, FragmentStore, StepStats
 
@@ -252,12 +259,27 @@ class LearnerLoop:
                 self._adopt(action)
             case UploadSeed(fragment):
                 values = self._store.read_fragment(fragment)
+                if (unfit := self._not_finite(fragment, values)) is not None:
+                    self._fail(f"tensor {unfit} of the model is not finite; mend it, or keep it out of the run")
+                    return
                 self._anchors[fragment] = values
                 self._link.upload_seed(self._core.learner, self._core.incarnation, fragment, values)
             case Discard(payload):
                 self._link.discard(payload)
             case Done():
                 self._done = action
+
+    def _not_finite(self, fragment: int, values: FloatArray) -> str | None:
+        """Name of the first tensor with a NaN or an infinity in it."""
+        for slot in self._core.layout.fragments[fragment]:
+            if not np.isfinite(values[slot.offset : slot.stop]).all():
+                return slot.tensor.name
+        return None
+
+    def _fail(self, reason: str) -> None:
+        self._queue.clear()
+        self._core.receive(HostFailed(reason), self._now_ns())
+        self._queue.extend(self._core.take_actions())
 
     def _upload(self, upload: Upload) -> None:
         """The snapshot becomes the anchor: from here on only what comes after it is new."""

@@ -3,8 +3,9 @@
 Decides what is kept and for how long, and turns an uploaded body into a contribution or a defect. Does not decide what
 becomes of either (the core), and knows no sockets.
 
-Who may call what: ``inspect``, ``check_seed``, ``seed`` and ``prepare`` take time, change nothing that others read and
-belong in a worker thread; everything else is quick and belongs to the thread that owns the core.
+Who may call what: ``inspect``, ``check_seed``, ``seed`` and ``prepare`` take time, change nothing that others read
+(``seed`` adds what nobody could read before) and belong in a worker thread; everything else is quick and belongs to the
+thread that owns the core.
 """
 
 from __future__ import annotations

@@ -29,9 +29,9 @@ from unlockstep.core.messages import (
     Fetched,
     FetchFailed,
     Heartbeat,
+    HostFailed,
     Join,
     LearnerInput,
-    LinkFailed,
     SeedStored,
     UploadFailed,
     VersionNotice,
@@ -216,7 +216,7 @@ def test_a_bug_behind_the_link_ends_it_loudly(tmp_path: Path) -> None:
         async with live_syncer(CONFIG, tmp_path) as syncer:
             client, mailbox = LearnerClient(syncer.url, "small", LAYOUT, CONFIG.codec), Broken()
             client.start(mailbox)
-            assert "a bug" in (await asyncio.to_thread(mailbox.wait, LinkFailed)).reason
+            assert "a bug" in (await asyncio.to_thread(mailbox.wait, HostFailed)).reason
             with pytest.raises(LocalProtocolError):
                 client.send(Heartbeat("l0", 1))
             await asyncio.to_thread(client.close)

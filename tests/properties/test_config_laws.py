@@ -37,7 +37,7 @@ def protocols(draw: st.DrawFn, learners: int) -> ProtocolOptions:
         late=draw(st.sampled_from(Late)),
         anchor=draw(st.sampled_from(Anchor)),
         grace_factor=draw(shares_below_one),
-        grace_cap_steps=draw(non_negatives),
+        grace_cap_steps=draw(st.floats(0, 2**20)),
         average_weight=draw(st.floats(0, 1, exclude_min=True)),
         staleness_max=draw(naturals),
         lease_s=draw(st.floats(0.05, 86_400)),

@@ -275,5 +275,5 @@ class Run(RuleBasedStateMachine):
         assert len(pair.of(RoundOpened)) == len({event.round for event in pair.of(RoundOpened)})
 
 
-Run.TestCase.settings = settings(max_examples=60, stateful_step_count=60)
+Run.TestCase.settings = settings(max_examples=250, stateful_step_count=80)
 test_any_history_keeps_the_protocol = Run.TestCase

@@ -81,6 +81,18 @@ def test_a_seed_is_read_by_the_training_thread() -> None:
     assert bench.store.threads == {threading.get_ident()}
 
 
+def test_parameters_that_are_not_finite_do_not_become_version_0() -> None:
+    bench = Bench()
+    bench.store.values[:] = (3.0, np.nan)
+    bench.loop.deliver(Connected())
+    bench.loop.deliver(Welcome(1, 0, LEASE_NS, (), True, 0))
+    assert not bench.loop.wait_until_may_step(timeout_s=0)
+    assert bench.wire.seeds == [3.0]
+    assert bench.loop.done is not None
+    assert bench.loop.done.failed
+    assert "tensor layers.1.weight of the model is not finite" in bench.loop.done.reason
+
+
 def test_a_pull_is_answered_in_the_middle_of_a_step_by_the_thread_it_came_in() -> None:
     bench = training()
     bench.step(0.5, 0.0)

@@ -94,7 +94,7 @@ class Upload(_Action, frozen=True):
     c_steps: int
     c_tokens: int
     tokens: int
-    """Tokens this incarnation has trained so far."""
+    """Tokens this process has trained so far."""
 
 
 class UploadSeed(_Action, frozen=True):

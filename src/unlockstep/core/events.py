@@ -26,7 +26,7 @@ class LearnerJoined(_Event, frozen=True):
     learner: str
     incarnation: int
     resumed: bool
-    """True: the same process came back after its connection broke."""
+    """True: the same process came back after its connection broke or its lease ended."""
 
 
 class JoinWasRefused(_Event, frozen=True):
@@ -94,7 +94,7 @@ class ContributionAccepted(_Event, frozen=True):
     """Tokens its process had trained when it handed over."""
     norm: float
     late: bool
-    """True: its own round had closed; it counts in this one."""
+    """True: its own round had closed, or had another one of this learner; it counts in the fragment's next one."""
 
 
 class ContributionRefused(_Event, frozen=True):

@@ -182,14 +182,14 @@ class GlobalParams:
         return None if retained is None else retained[0].digest
 
     def rebase(self, fragment: int, delta: Float32, base_version: int) -> Float32 | None:
-        """The outer gradient measured from the current version instead of the one the learner started from.
+        """The outer gradient measured from the current version instead of what the learner started from.
 
         ``current - local = delta + (current - base)``, the paper's form. Both are taken as published, as
         learners hold them: with rounded bodies the exact value would count rounding as progress of the learner.
 
         Args:
-            delta: float32[n], ``base - local``; left as it is.
-            base_version: the version the learner adopted.
+            delta: float32[n], the learner's anchor minus local; left as it is.
+            base_version: the version the learner had adopted.
 
         Returns:
             float32[n], ``delta`` itself if the base is current; ``None`` if the base is not retained.

@@ -3,9 +3,9 @@
 Decides what a learner says, when it hands progress over, when it adopts a commit, and when it may take a step. Does not
 decide how arrays are copied, encoded or written (the loop, the link, the store), nor how the inner step is taken.
 
-The outside is five verbs, as for the syncer. The host reports every inner step by ``StepFinished``; the actions
-``TakeSnapshot`` and ``Adopt`` touch the model and are only ever issued where no step is in progress: in answer to
-``StepFinished``, or in a state in which ``may_step`` is False.
+The outside is the syncer's verbs, without ``take_events``. The host reports every inner step by ``StepFinished``; the
+actions ``TakeSnapshot`` and ``Adopt`` touch the model and are only ever issued where no step is in progress: in answer
+to ``StepFinished``, or in a state in which ``may_step`` is False.
 
 What happens at a step boundary, in this order:
 
@@ -22,6 +22,7 @@ is asked twice before it sees the result of the first.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from typing import Any
@@ -49,13 +50,13 @@ from unlockstep.core.messages import (
     FetchFailed,
     Finish,
     Heartbeat,
+    HostFailed,
     Join,
     JoinRefused,
     LearnerInput,
     LearnerMessage,
     Leave,
     LeaveRequested,
-    LinkFailed,
     Progress,
     Published,
     Pull,
@@ -68,9 +69,12 @@ from unlockstep.core.messages import (
     VersionNotice,
     Welcome,
 )
-from unlockstep.core.reasons import DepartureReason, JoinRefusal
+from unlockstep.core.reasons import DepartureReason, JoinRefusal, RefusalReason
 
 HEARTBEATS_PER_LEASE = 3
+
+DECLARED_MAX = 64
+"""Undelivered contributions remembered to be declared again; the syncer enters each once."""
 
 Kept = Callable[[int, int], tuple[int, int]]
 """(c_steps, c_tokens) not handed over -> those that survive an adoption (``adoption.kept``)."""
@@ -173,7 +177,7 @@ class LearnerCore:
         self.steps = 0
         self.tokens = 0
         self.steps_before = 0
-        """Inner steps that earlier incarnations of this learner had taken: where the data goes on."""
+        """Inner steps that earlier processes of this learner had taken: where the data goes on."""
         self.layout = layout
         self._waits_for_pull = waits_for_pull
         self._kept = kept
@@ -182,6 +186,9 @@ class LearnerCore:
         self._fragments = [_Fragment() for _ in range(layout.fragment_count)]
         self._adopted: list[AdoptionNotice] = []
         self._undelivered: list[Undelivered] = []
+        self._declared: deque[Undelivered] = deque(maxlen=DECLARED_MAX)
+        """What was declared undelivered over this connection: if it breaks, perhaps nobody heard."""
+        self._refusal: RefusalReason | None = None
         self._finish_asked = False
         self._next_round = 0
         self._pulls_in_step = 0
@@ -204,7 +211,7 @@ class LearnerCore:
             Fenced: self._on_fenced,
             Finish: self._on_finish,
             Stop: self._on_stop,
-            LinkFailed: self._on_link_failed,
+            HostFailed: self._on_host_failed,
             LeaveRequested: self._on_leave_requested,
         }
 
@@ -260,6 +267,8 @@ class LearnerCore:
     def _on_disconnected(self, _: Disconnected, now_ns: int) -> None:
         """Training goes on. What was asked or promised over the old connection is void."""
         self._welcomed = False
+        self._undelivered = [*self._declared, *self._undelivered]
+        self._declared.clear()
         for fragment in self._fragments:
             fragment.pulled = None
             fragment.fetching = None
@@ -321,7 +330,8 @@ class LearnerCore:
         elif fenced.reason is DepartureReason.SUPERSEDED:
             self._done(f"another process has joined under the name {self.learner}", failed=True)
         else:
-            self._done("the syncer refused too many of this learner's contributions", failed=True)
+            last = "" if self._refusal is None else f", the last one as {self._refusal.value}"
+            self._done(f"the syncer refused too many of this learner's contributions{last}", failed=True)
 
     # --------------------------------------------------------------------------------------------- versions
 
@@ -463,6 +473,7 @@ class LearnerCore:
             undelivered=tuple(self._undelivered),
             last=self._state is LearnerState.FINISHING,
         )
+        self._declared.extend(self._undelivered)
         self._adopted.clear()
         self._undelivered.clear()
         self._send(progress, now_ns)
@@ -498,7 +509,8 @@ class LearnerCore:
         fragment.is_shared = True
 
     def _on_settled(self, settled: Settled, now_ns: int) -> None:
-        """Merged or not is for the syncer to enter; a learner has nothing to change."""
+        """Merged or not is for the syncer to enter; a learner only remembers why it was refused."""
+        self._refusal = settled.refusal or self._refusal
 
     def _on_upload_failed(self, failed: UploadFailed, now_ns: int) -> None:
         self._undelivered.append(Undelivered(failed.round, failed.fragment, failed.c_tokens, failed.tokens))
@@ -514,7 +526,7 @@ class LearnerCore:
     def _on_stop(self, stop: Stop, now_ns: int) -> None:
         self._done(stop.reason, failed=False)
 
-    def _on_link_failed(self, failed: LinkFailed, now_ns: int) -> None:
+    def _on_host_failed(self, failed: HostFailed, now_ns: int) -> None:
         self._done(failed.reason, failed=True)
 
     def _on_leave_requested(self, leave: LeaveRequested, now_ns: int) -> None:

@@ -1,14 +1,15 @@
 """What became of every token: an account per learner and fragment that must balance to zero.
 
-Decides the classes and the arithmetic. Does not decide what happens to a contribution; it is told by ``syncer``.
+Decides the classes and the arithmetic. Does not decide what happens to a contribution; it is told by ``rounds`` and
+``syncer``.
 
 A token trains every fragment, and each fragment may fare differently, so tokens are counted per fragment::
 
     trained = merged + merged late + refused + overwritten + dropped + lost + in flight
 
-*Trained* is what learners report. *In flight* is measured apart: what a learner still holds, by its own last report,
-and what has been handed over but not merged. When nothing is on its way, the two sides agree or something was counted
-twice or not at all.
+*Trained* is what learners report. *In flight* is what was accepted and is not merged yet, and the rest: trained, and in
+no other class. So the two sides agree by arithmetic. What shows that something was counted twice is a class below zero,
+and that it was not counted at all, a rest that does not go away; when the run ends it is entered as dropped.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """Who is a learner of this run, which start of it counts, and for how long it is believed to be alive.
 
 Decides states, leases, incarnations and the syncer's clock. Does not decide what a round does about somebody's absence
-(``sync_round``, ``syncer``).
+(``rounds``, ``syncer``).
 
 A member's life is the table ``MOVES``: a move that is not listed is a bug in the caller. Three of the states count as
 *present* (they hold a lease): a JOINING learner is loading parameters or compiling and nobody waits for it; a LIVE one
 has taken a step; an AWAY one has lost its connection and may come back under the same incarnation until its lease ends.
-Every start of a learner gets its own incarnation number; only the newest counts, whatever an older one still sends.
+Every process of a learner gets its own incarnation number, and another one when it comes back after its lease; only the
+newest counts, whatever an older one still sends.
 """
 
 from __future__ import annotations
@@ -170,10 +171,11 @@ class Membership:
     def __init__(self, options: ProtocolOptions) -> None:
         self._options = options
         self._members: dict[str, Member] = {}
+        self._ordered: list[Member] = []
         self._clock = 0
 
     def __iter__(self) -> Iterator[Member]:
-        return iter([self._members[learner] for learner in sorted(self._members)])
+        return iter(self._ordered)
 
     @property
     def clock(self) -> int:
@@ -181,7 +183,7 @@ class Membership:
         return self._clock
 
     def live(self) -> list[Member]:
-        return [member for member in self if member.is_live]
+        return [member for member in self._ordered if member.state is MemberState.LIVE]
 
     def present(self) -> list[Member]:
         return [member for member in self if member.is_present]
@@ -202,6 +204,7 @@ class Membership:
         if member is None:
             member = Member(learner, self._options.fragments, self._options.average_weight)
             self._members[learner] = member
+            self._ordered = sorted(self._members.values(), key=lambda member: member.learner)
         member.begin(now_ns)
         member.clock = self._clock
         return member

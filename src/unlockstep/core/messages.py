@@ -87,14 +87,14 @@ class Progress(_Message, frozen=True):
     incarnation: int
     clock: int
     steps: int
-    """Inner steps of this incarnation; 0: the parameters are loaded, the first step begins."""
+    """Inner steps of this process; 0: the parameters are loaded, the first step begins."""
     tokens: int
-    """Tokens trained by this incarnation."""
+    """Tokens trained by this process."""
     step_ns: int
     """From the end of the previous step to the end of this one."""
     loss: float
     c_steps: tuple[int, ...]
-    """Per fragment: steps since progress on it was last handed over or dropped."""
+    """Per fragment: steps that it holds and that were not handed over."""
     c_tokens: tuple[int, ...]
     overwritten: tuple[int, ...]
     """Per fragment: tokens that adoptions have discarded so far in this process. Like all counts in messages it is
@@ -140,7 +140,7 @@ class Welcome(_Message, frozen=True):
     seed: bool
     """True: the run has no parameters and this learner's are taken as version 0."""
     steps_before: int
-    """Inner steps earlier incarnations of this learner have reported: where its data goes on."""
+    """Inner steps earlier processes of this learner have reported: where its data goes on."""
 
 
 class JoinRefused(_Message, frozen=True):
@@ -212,7 +212,7 @@ class ContributionArrived(_Message, frozen=True):
     c_steps: int
     c_tokens: int
     tokens: int
-    """Tokens this incarnation had trained when it handed over."""
+    """Tokens its process had trained when it handed over."""
     norm: float
     defect: RefusalReason | None
     payload: int
@@ -285,8 +285,8 @@ class UploadFailed(_Message, frozen=True):
     tokens: int
 
 
-class LinkFailed(_Message, frozen=True):
-    """Learner host: the link to the syncer has broken for good, by a bug."""
+class HostFailed(_Message, frozen=True):
+    """Learner host: this process cannot take part: what it would bring is unfit, or its link is broken for good."""
 
     reason: str
 
@@ -305,7 +305,7 @@ LearnerInput = (
     | FetchFailed
     | SeedStored
     | UploadFailed
-    | LinkFailed
+    | HostFailed
     | LeaveRequested
 )
 

@@ -1,7 +1,7 @@
 """What the protocol can be told: the ``[protocol]`` section of a run's configuration, checked once when it is built.
 
 Decides names, defaults and limits of the protocol's settings and the relations between them. Does not decide how they
-are used: ``schedule`` (H, P, tau), ``window`` (quorum, grace), ``membership`` (lease, strikes), ``sync_round`` (late).
+are used: ``schedule`` (P, H), ``window`` (quorum, grace), ``membership`` (lease), ``rounds`` (participation, late).
 Durations are seconds here, because people write this section; the core reads the ``_ns`` properties.
 """
 
@@ -28,7 +28,7 @@ class Participation(Enum):
 
 
 class Late(Enum):
-    """What becomes of a contribution that arrives after its round has closed."""
+    """What becomes of a contribution that arrives after its round has closed, or has another one of its learner."""
 
     NEXT = "next"
     """It counts in the next round of that fragment."""
@@ -40,7 +40,7 @@ class Anchor(Enum):
     """What an outer gradient is measured from."""
 
     LEARNER = "learner"
-    """The value this learner last adopted or handed over: only its own progress counts."""
+    """What this learner last handed over, or an adoption left it: only its own progress counts."""
     SYNCER = "syncer"
     """The syncer's current value (the paper's form, App. D.2)."""
 
@@ -93,24 +93,25 @@ class ProtocolOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
             _at_most(name, getattr(self, name), COUNT_MAX)
         for name in ("overlap_steps", "grace_factor", "grace_cap_steps", "staleness_max"):
             _at_least(name, getattr(self, name), 0)
+        _at_most("grace_cap_steps", self.grace_cap_steps, COUNT_MAX)
         if self.grace_factor >= 1:
             raise ConfigError(
-                f"protocol.grace_factor is {self.grace_factor}, but waiting for the whole slack stalls the learners; "
+                f"protocol.grace_factor is {self.grace_factor!r}, but waiting for the whole slack stalls the learners; "
                 "choose a value from 0 up to, but not including, 1"
             )
         if not 0 < self.average_weight <= 1:
-            raise ConfigError(f"protocol.average_weight is {self.average_weight}; choose a value above 0 and up to 1")
+            raise ConfigError(f"protocol.average_weight is {self.average_weight!r}; choose a value above 0 and up to 1")
         if not 0.05 <= self.lease_s <= 86_400:
-            raise ConfigError(f"protocol.lease_s is {self.lease_s}; choose between 0.05 seconds and one day (86400)")
+            raise ConfigError(f"protocol.lease_s is {self.lease_s!r}; choose between 0.05 seconds and one day (86400)")
         if self.layout not in ("balanced", "tensor", "layer"):
             raise ConfigError(f"protocol.layout is {self.layout!r}; choose balanced, tensor or layer")
 
 
 def _at_most(name: str, value: float, most: int) -> None:
     if value > most:
-        raise ConfigError(f"protocol.{name} is {value}; it must be at most {most}")
+        raise ConfigError(f"protocol.{name} is {value!r}; it must be at most {most}")
 
 
 def _at_least(name: str, value: float, least: int) -> None:
     if not value >= least:
-        raise ConfigError(f"protocol.{name} is {value}; it must be at least {least}")
+        raise ConfigError(f"protocol.{name} is {value!r}; it must be at least {least}")

@@ -29,7 +29,7 @@ def outer_gradient(anchor: Float32, local: Float32, out: Float32 | None = None) 
     """``anchor - local``: the direction an outer optimizer subtracts (pseudo-gradient in earlier work).
 
     Args:
-        anchor: float32[n], the fragment as this learner last adopted it.
+        anchor: float32[n], the fragment as this learner last handed it over, or what ``adoption.anchor_after`` says.
         local: float32[n], the fragment as it is now. Keep it in float32: a bfloat16 master loses small steps.
         out: float32[n] to write to; may be one of the inputs.
 
@@ -43,9 +43,9 @@ class Limits:
     """Absolute bounds of a contribution; beyond them the sender is broken, whatever the others say."""
 
     c_steps_max: int = 1_000_000
-    """Inner steps since adoption: weeks of training without adopting once."""
+    """Inner steps since the last hand-over or adoption: weeks of training without either."""
     c_tokens_max: int = 10**13
-    """Tokens since adoption: more than a whole pre-training run reads."""
+    """Tokens since then: more than a whole pre-training run reads."""
     norm_max: float = 1e9
     """Euclidean norm of the outer gradient. float32 squares stay finite below it, and no useful model moves so far."""
 
@@ -54,7 +54,7 @@ class RecentNorms:
     """The norms of the last contributions of each fragment, and the norm beyond which the next one is absurd.
 
     ``bound = factor * median``. The median is not moved by the outliers it is there to find. The factor leaves room for
-    what is normal: the norm grows with the steps since adoption, and those differ by the speed of learners.
+    what is normal: the norm grows with the steps in a contribution, and those differ by the speed of learners.
     """
 
     def __init__(self, fragment_count: int, *, length: int = 64, samples_min: int = 16, factor: float = 50.0) -> None:
@@ -88,7 +88,7 @@ def inspect(
     Args:
         delta: the outer gradient, float32[n] in every honest case.
         expected_size: n, elements of the fragment.
-        c_steps, c_tokens: inner steps and tokens since adoption, as the learner states them.
+        c_steps, c_tokens: inner steps and tokens in it, as the learner states them.
         limits: absolute bounds.
         norm_bound: robust bound of this fragment, from ``RecentNorms.bound``.
         executor: threads to lend to the norm.

@@ -1,8 +1,8 @@
 """Every reason the protocol can give, by name: why a contribution was refused, why a learner left, why a round waits.
 
 A reason is part of the product: it is logged, shown to the user, counted in the ledger and asserted in tests. This
-file decides the vocabulary only; who gives which reason is decided where the decision falls (``sync_round``,
-``membership``, ``window``, ``outer_gradient``).
+file decides the vocabulary only; who gives which reason is decided where the decision falls (``rounds``,
+``admission``, ``syncer``, ``window``, ``outer_gradient``, the host's ``storehouse``).
 """
 
 from __future__ import annotations

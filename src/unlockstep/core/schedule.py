@@ -1,7 +1,7 @@
 """When the next round is due, and of which fragment: round r collects for fragment r mod P, every H/P steps.
 
 Decides the rotation and its pace, counted on the syncer's clock. Does not decide whether a due round may open now: the
-number of rounds in flight and the presence of learners are ``syncer``'s business.
+number of rounds in flight and the presence of learners are ``rounds``' business.
 
 A round is due H/P steps after the previous one *opened*. When the syncer is late the rounds that follow slip with it;
 none is skipped and none is made up for in a burst. (A rule of the kind "fragment p at steps t with t mod H = t_p"

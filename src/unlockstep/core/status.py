@@ -70,11 +70,11 @@ class LedgerStatus(msgspec.Struct, frozen=True):
     refused: dict[str, float]
     overwritten: float
     dropped: float
-    """Declared by learners that left in order."""
+    """Declared by learners that left in order, undelivered, or not merged when the run ended."""
     lost: float
     """With learners that died."""
     in_flight: float
-    """Trained and not yet handed over, or handed over and not yet merged."""
+    """Trained and in no other class: with a learner, on its way, or accepted and not yet merged."""
 
 
 class EvaluationStatus(msgspec.Struct, frozen=True):
@@ -102,7 +102,7 @@ class Status(msgspec.Struct, frozen=True):
     participation: float | None
     """Mean over closed rounds of participants over live learners."""
     downtime_ns: int
-    """Time since the first step of the run in which no learner was live."""
+    """Time from the first step of the run to its finishing in which no learner was live."""
     ledger: LedgerStatus
     evaluations: tuple[EvaluationStatus, ...]
     """The newest ones, oldest first."""

@@ -1,7 +1,7 @@
 """One round: whom it asked, what has come in, and what it amounts to.
 
 Decides the bookkeeping of a single round and how contributions become shares of a merge. Does not decide when the
-round opens or closes (``syncer`` with ``schedule`` and ``window``) nor the arithmetic of the merge (``merge``).
+round opens or closes (``rounds`` with ``schedule`` and ``window``) nor the arithmetic of the merge (``merge``).
 """
 
 from __future__ import annotations
@@ -63,8 +63,9 @@ class SyncRound:
         fragment: what it collects.
         clock: the syncer's clock when it opened, steps.
         opened_ns: when it opened.
-        late: contributions to an earlier round of the fragment that arrived after that had closed. They are merged
-            with the others, but the round neither counts them to its quorum nor ends its waiting because of them.
+        late: contributions to an earlier round of the fragment that arrived after that had closed, or as the second
+            of their learner. They are merged with the others, but the round neither counts them to its quorum nor ends
+            its waiting because of them.
     """
 
     def __init__(self, round: int, fragment: int, clock: int, opened_ns: int, late: list[Held]) -> None:

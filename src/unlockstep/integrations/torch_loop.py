@@ -123,8 +123,8 @@ class Learner:
             raise UsageError(
                 f"name is {name!r}; use letters, digits, _ and - ({LEARNER_NAME_LENGTH_MAX} at most, no mark in front)"
             )
-        check_optimizer(model, *([optimizer] if isinstance(optimizer, Optimizer) else optimizer))
         self._store = TorchStore(model, embedding_names, buffers)
+        check_optimizer(model, *([optimizer] if isinstance(optimizer, Optimizer) else optimizer))
         self._syncer = syncer
         self._timeout_s = timeout_s
         self.config: RunConfig = run_config.loads(read_config(syncer, run), source=f"the configuration from {syncer}")
@@ -215,8 +215,9 @@ class Learner:
         if self._loop is None:
             raise UsageError("step was called before the learner had joined; call it inside `with Learner(...):`")
         count = operator.index(tokens)
-        if count < 0:
-            raise UsageError(f"tokens is {count}; give the number of tokens the step was trained on, at least 0")
+        most = self.config.limits.tokens_per_step_max
+        if not 0 <= count <= most:
+            raise UsageError(f"tokens is {count}; give the number of tokens the step was trained on, from 0 to {most}")
         if self._stop_asked and not self._loop.may_step:  # Asked before the parameters were there.
             return False
         value = loss.item() if isinstance(loss, Tensor) else float(loss)

@@ -1,4 +1,5 @@
-"""The built-in torch recipe: AdamW, clipping, accumulation and a learning rate that follows the learner's clock.
+"""The built-in torch recipe: AdamW, clipping, accumulation and a learning rate that follows the learner's clock, after
+a warm-up of the process's own.
 
 Decides what one inner step is. Does not decide when it happens (``loop``) or which tensors are synchronised
 (``torch_store``). A user's own training loop needs none of this: ``TorchStore`` is enough.
@@ -118,7 +119,8 @@ class TorchBackend:
         self.store.write_fragment(fragment, values)
 
     def inner_step(self, clock: int) -> StepStats:
-        """One AdamW step on the mean gradient of ``accumulation`` batches, at the learning rate of ``clock``."""
+        """One AdamW step on the mean gradient of ``accumulation`` batches, at the learning rate of ``clock``, or that of
+        a beginner's warm-up if it is lower."""
         settings = self._settings
         loss_sum = torch.zeros((), device=self._device)
         tokens = 0

@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from unlockstep.core.errors import UsageError
 from unlockstep.core.layout import Layout, Role, TensorSpec, explain_difference
@@ -57,6 +58,7 @@ class TorchStore:
     ) -> None:
         if buffers not in ("merge", "local"):
             raise UsageError(f"buffers is {buffers!r}; choose merge or local")
+        _check_values(model)
         plain_names = _plain_names(model)
         embeddings = _embeddings(model, embedding_names, plain_names)
         found: list[tuple[str, Tensor, Role]] = [
@@ -227,6 +229,15 @@ def _embeddings(model: nn.Module, chosen: Sequence[str] | None, plain_names: dic
 
 def _is_part(name: str, of: str) -> bool:
     return name == of or name.startswith(of + ".")
+
+
+def _check_values(model: nn.Module) -> None:
+    empty = [name for name, parameter in model.named_parameters() if parameter.is_meta or is_lazy(parameter)]
+    if empty:
+        raise UsageError(
+            f"model has parameters without values ({_listed(empty)}): materialise them first (move the model off the "
+            "meta device, run a lazy module once)"
+        )
 
 
 def _check_parameters(parameters: Sequence[tuple[str, Tensor]]) -> None:

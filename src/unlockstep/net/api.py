@@ -59,6 +59,8 @@ UPLOADS_REMEMBERED_MAX = 8192
 """Uploads whose answer is remembered, so that a repeat is answered the same."""
 
 SEED_TAKEN = (200, 201)
+SEED_UNFIT = (400, 413)
+"""What was sent cannot become version 0, however often it is sent."""
 CONTRIBUTION_TAKEN = (202, 413, 422)
 """Statuses after which a body is settled: it is here, or has been refused and counted."""
 

@@ -39,11 +39,11 @@ from unlockstep.core.messages import (
     Disconnected,
     Fetched,
     FetchFailed,
+    HostFailed,
     JoinRefused,
     LearnerInput,
     LearnerMessage,
     Leave,
-    LinkFailed,
     SeedStored,
     Stop,
     UploadFailed,
@@ -171,7 +171,7 @@ class LearnerClient:
         self._arrived.pop(payload, None)
 
     def close(self) -> None:
-        """See ``Link.close``. Takes at most ``FLUSH_S_MAX`` plus the time a body takes to encode."""
+        """Send what is queued or under way, then end. At most ``FLUSH_S_MAX`` plus the time a body takes to encode."""
         if self._thread.ident is None:
             self._runner.close()
         else:
@@ -197,7 +197,7 @@ class LearnerClient:
             self._failure = error.exceptions[0] if isinstance(error, ExceptionGroup) else error
             _log.error("the link to the syncer has failed, which is a bug", exc_info=self._failure)
             with suppress(Exception):
-                self._receiver.deliver(LinkFailed(f"the link to the syncer has failed: {self._failure}"))
+                self._receiver.deliver(HostFailed(f"the link to the syncer has failed: {self._failure}"))
 
     async def _main(self) -> None:
         async with client_session(self._url) as self._session, asyncio.TaskGroup() as self._tasks:
@@ -351,6 +351,8 @@ class LearnerClient:
             status = await self._put(path, params, body, digest)
         if status in api.SEED_TAKEN:
             self._deliver(SeedStored(fragment))
+        elif status in api.SEED_UNFIT:
+            self._deliver(HostFailed(f"the syncer cannot take fragment {fragment} of the model as version 0"))
         else:
             await self._hang_up()
 

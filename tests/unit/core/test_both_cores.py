@@ -19,7 +19,7 @@ from unlockstep.core.events import (
     RunSeeded,
     TokensOverwritten,
 )
-from unlockstep.core.messages import EndRun, StepFinished, UploadFailed
+from unlockstep.core.messages import EndRun, UploadFailed
 from unlockstep.core.reasons import DepartureReason, RefusalReason, WindowReason
 from unlockstep.core.syncer import RunState
 
@@ -262,13 +262,32 @@ def test_reports_lost_with_a_connection_leave_no_token_unaccounted_for() -> None
     finish(pair)
 
 
+def test_a_failure_declared_in_a_lost_report_is_declared_again() -> None:
+    pair = running("a", "b")
+    pair.holds_uploads.add("b")
+    pair.step("a", "b")
+    pair.lose_upload("b")
+    pair.end_step(pair["b"])  # its report, in which the failure is declared, does not arrive
+    pair.cut("b")
+    pair.holds_uploads.clear()
+    pair.connect("b")
+    pair.exchange()
+    pair.step("a", "b")
+    dropped = pair.ledger.dropped
+    assert dropped == 20 / 2
+    pair.cut("b")
+    pair.connect("b")
+    pair.exchange()
+    pair.step("a", "b")
+    assert pair.ledger.dropped == dropped
+    finish(pair)
+
+
 def test_a_report_on_its_way_when_the_connection_breaks_is_made_up_for() -> None:
     pair = running("a", "b")
     pair.step("a", "b")
     pair.exchange()
-    process = pair["b"]
-    process.trained += 10
-    pair.hear(process, StepFinished(10, STEP_NS, 1.0))  # its report does not arrive
+    pair.end_step(pair["b"])  # its report does not arrive
     pair.cut("b")
     pair.connect("b")
     pair.exchange()

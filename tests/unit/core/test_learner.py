@@ -19,6 +19,7 @@ from unlockstep.core.messages import (
     Fenced,
     Finish,
     Heartbeat,
+    HostFailed,
     Join,
     JoinRefused,
     Leave,
@@ -270,6 +271,25 @@ def test_training_goes_on_without_a_connection_and_everything_is_told_afterwards
     assert progress.c_tokens == (30, 50)
     assert progress.overwritten == (10, 0)
     assert [(adopted.fragment, adopted.version) for adopted in progress.adopted] == [(0, 1)]
+
+
+def test_a_syncer_that_has_gone_back_behind_what_was_adopted_is_not_followed() -> None:
+    """Progress made on a version that never was cannot be measured against anything."""
+    stage = training()
+    stage.step()
+    stage.tell(Pull(0, 0))
+    stage.publish(0, 1)
+    stage.fetched(0, 1)
+    stage.step()
+    stage.tell(Disconnected())
+    stage.tell(Connected())
+    (done,) = only(Done, stage.welcome(version=0))
+    assert done.failed
+    assert "has gone back behind what this learner has adopted" in done.reason
+
+
+def test_a_link_that_fails_for_good_ends_the_learner() -> None:
+    assert training().tell(HostFailed("a bug")) == [Done("a bug", failed=True)]
 
 
 def test_what_was_asked_over_a_broken_connection_is_void() -> None:

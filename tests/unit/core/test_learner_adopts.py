@@ -9,6 +9,8 @@ from support.learner_stage import notice, only, training
 from unlockstep.core.actions import Adopt, Discard, Done, Fetch, TakeSnapshot, Upload
 from unlockstep.core.adoption import Adoption
 from unlockstep.core.messages import (
+    Connected,
+    Disconnected,
     FetchFailed,
     Pull,
     Stop,
@@ -205,6 +207,15 @@ def test_a_failed_fetch_is_tried_again_when_anything_is_published() -> None:
     stage.publish(0, 1)
     stage.tell(FetchFailed(0, 1))
     assert stage.publish(1, 1) == [Fetch(notice(0, 1)), Fetch(notice(1, 1))]
+
+
+def test_the_failure_of_a_fetch_given_up_long_ago_means_nothing() -> None:
+    stage = training()
+    stage.publish(0, 1)
+    stage.tell(Disconnected())
+    assert stage.tell(FetchFailed(0, 1)) == []
+    stage.tell(Connected())
+    assert stage.welcome(version=1) == [Fetch(notice(0, 1)), Fetch(notice(1, 1))]
 
 
 def test_a_body_nobody_waits_for_is_discarded() -> None:

@@ -75,6 +75,15 @@ def test_no_round_opens_before_it_is_due() -> None:
     assert running("a", "b").of(RoundOpened) == []
 
 
+def test_the_status_says_which_round_comes_next_and_when_it_is_due() -> None:
+    stage = running("a", "b")
+    coming = stage.core.status(stage.now_ns).round_next
+    assert (coming.round, coming.fragment, coming.due_clock) == (0, 0, 2)
+    stage.step("a")
+    coming = stage.core.status(stage.now_ns).round_next
+    assert (coming.round, coming.fragment, coming.due_clock) == (1, 1, 4)
+
+
 def test_a_round_waits_while_too_many_are_in_flight_and_those_after_it_slip() -> None:
     """tau * P / H = 1 round in flight: round 1, due at clock 4, opens when round 0 is committed."""
     stage = first_round("a")

@@ -402,3 +402,9 @@ def test_masters_outside_the_computing_model_are_what_is_synchronised() -> None:
         expected = computing.weight.float() + 2.0
         computing.weight.copy_(masters[0])
     assert torch.equal(masters[0], expected)
+
+
+@pytest.mark.parametrize("model", [nn.Linear(2, 2, device="meta"), nn.LazyLinear(2)], ids=["meta", "lazy"])
+def test_parameters_without_values_are_refused_by_name(model: nn.Module) -> None:
+    with pytest.raises(UsageError, match=r"parameters without values \(weight, bias\): materialise them first"):
+        TorchStore(model)

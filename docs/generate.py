@@ -98,6 +98,7 @@ WORDS = {
     "JoinRefusal.quarantined": "It was shut out before.",
     "too_many_learners": "`protocol.learners_max` are present.",
     "waiting_for_quorum": "Open: fewer than K contributions are in.",
+    "waiting_for_the_last": "Open: the run ends, and the round waits for everyone it has asked, quorum or not.",
     "waiting_in_grace": "Open: the quorum is in, others may still arrive in time.",
     "everyone_in": "Closes: everybody it waits for has answered.",
     "grace_ended": "Closes: the grace window is over.",

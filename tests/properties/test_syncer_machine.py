@@ -224,6 +224,8 @@ class Run(RuleBasedStateMachine):
             self.pair.wait(100 * MS)
             self.everybody_steps(10)
         self.pair.wait(LEASE_NS)
+        working = [process.name for process in self.pair.processes if process.is_up and process.done is None]
+        assert len(working) == len(set(working)), f"{working}: one of two trains on unheard"
         self.what_is_in_flight_is_with_the_learners()
         assert all(now > then for now, then in zip(self.pair.versions, before, strict=True)), (
             f"versions went from {before} to {self.pair.versions}: "

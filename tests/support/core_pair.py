@@ -77,8 +77,8 @@ class Process:
     is_up: bool = True
     is_frozen: bool = False
     is_connected: bool = False
-    incarnation: int = 0
-    """As the syncer addresses it."""
+    address: int = 0
+    """The incarnation under which the syncer reaches it by this connection; 0 before it was welcomed."""
     outgoing: deque[bytes] = field(default_factory=deque)
     incoming: deque[bytes] = field(default_factory=deque)
     uploads: deque[Upload] = field(default_factory=deque)
@@ -185,7 +185,8 @@ class CorePair:
         process.outgoing.clear()
         process.incoming.clear()
         process.is_connected = False
-        self.tell(Disconnected(process.name, process.incarnation))
+        address, process.address = process.address, 0
+        self.tell(Disconnected(process.name, address))
 
     def freeze(self, name: str | Process) -> None:
         """SIGSTOP: the connection stands, the process does not run."""
@@ -246,7 +247,7 @@ class CorePair:
             moved = True
         if process.seeds:
             fragment = process.seeds.popleft()
-            self.tell(SeedArrived(process.name, process.incarnation, fragment, notice(fragment, 0).digest))
+            self.tell(SeedArrived(process.name, process.core.incarnation, fragment, notice(fragment, 0).digest))
             self.hear(process, SeedStored(fragment))
             moved = True
         if process.fetches and process.may_run and process.name not in self.holds_fetches:
@@ -335,7 +336,7 @@ class CorePair:
                 self._send(learner, incarnation, message)
             case Announce(message):
                 for process in self.processes:
-                    if process.is_connected and process.incarnation:
+                    if process.is_connected and process.address:
                         process.incoming.append(encode(message))
             case Commit():
                 self.commits.append(action)
@@ -348,9 +349,9 @@ class CorePair:
     def _send(self, learner: str, incarnation: int, message: SyncerMessage) -> None:
         joining = self._joining if self._joining is not None and self._joining.name == learner else None
         if isinstance(message, Welcome) and joining is not None:
-            joining.incarnation = incarnation
+            joining.address = incarnation
         for process in self.processes:
-            addressed = (process.name, process.incarnation) == (learner, incarnation)
+            addressed = (process.name, process.address) == (learner, incarnation)
             answered = isinstance(message, JoinRefused) and process is joining
             if process.is_connected and (addressed or answered):
                 process.incoming.append(encode(message))

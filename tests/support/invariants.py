@@ -18,8 +18,10 @@ from unlockstep.core.events import (
     RoundClosed,
     RoundEmpty,
     RoundOpened,
+    RunFinishing,
     StepReported,
 )
+from unlockstep.core.ids import NEVER_NS
 from unlockstep.core.options import ProtocolOptions
 from unlockstep.core.status import LedgerStatus
 
@@ -118,10 +120,13 @@ def weights_are_shares(events: Sequence[Event]) -> None:
 
 
 def no_round_outlasts_its_window(events: Sequence[Event], options: ProtocolOptions) -> None:
-    """Open until the quorum and its grace window, which is never longer than the cap allows."""
+    """Open until the quorum and its grace window, which is never longer than the cap allows. Rounds that are open when
+    the run ends wait for everyone they have asked, a lease at most after the last steps."""
     longest_ns = max((event.step_ns for event in of(StepReported, events)), default=0)
+    ends_ns = min((event.at_ns for event in of(RunFinishing, events)), default=NEVER_NS)
     for event in of(RoundClosed, events):
-        assert 0 <= event.quorum_ns <= event.open_ns <= event.quorum_ns + event.grace_ns, event
+        assert 0 <= event.quorum_ns <= event.open_ns, event
+        assert event.open_ns <= event.quorum_ns + event.grace_ns or event.at_ns > ends_ns, event
         assert event.grace_ns <= options.grace_cap_steps * longest_ns, event
 
 

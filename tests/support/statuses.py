@@ -55,6 +55,7 @@ def round_status(round: int = 120, **changes: Any) -> RoundStatus:
         "state": "open",
         "contributions": (),
         "asked": ("learner-0",),
+        "reason": None,
         "sentence": "waits for its quorum: 0 of 1 contributions are in",
         "open_ns": 0,
     }

@@ -37,9 +37,12 @@ def evaluator(
     from unlockstep import config as run_config
     from unlockstep.cli.exits import stop_request
     from unlockstep.cli.output import log_to_stderr
+    from unlockstep.models import check_can_save
     from unlockstep.net.observer_client import read_config
 
     log_to_stderr(name)
+    if out is not None:
+        check_can_save(out)
     config = run_config.loads(read_config(syncer, run), source=f"the configuration from {syncer}")
     with stop_request(parent_pid) as stop:
         examiner = asyncio.run(_until_stopped(_observe(config, syncer, name, as_json), stop))

@@ -25,8 +25,8 @@ RUNS_FOLDER = "runs"
 
 
 def default_run_folder(run: str) -> Path:
-    """``runs/NAME-DATE-TIME``, under the folder one is in."""
-    return Path(RUNS_FOLDER) / f"{run}-{time.strftime('%Y%m%d-%H%M%S')}"
+    """``runs/NAME-DATE-TIME-PROCESS``, under the folder one is in: two runs begun in one second do not share it."""
+    return Path(RUNS_FOLDER) / f"{run}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
 
 
 @contextmanager

@@ -24,7 +24,9 @@ def syncer(
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = DEFAULT_PORT,
-    run_dir: Annotated[Path | None, typer.Option(help="Folder for the run log; default runs/NAME-DATE-TIME.")] = None,
+    run_dir: Annotated[
+        Path | None, typer.Option(help="Folder for the run log; default runs/NAME-DATE-TIME-PROCESS.")
+    ] = None,
     insecure: Annotated[bool, typer.Option(help="Listen beyond this machine, unencrypted and open to all.")] = False,
     parent_pid: Annotated[int | None, typer.Option(help="End when this process is no longer the parent.")] = None,
     as_json: Annotated[

@@ -40,7 +40,7 @@ def train(
     data: Annotated[
         str | None, typer.Option(help="stdlib, a folder, a text file or a .jsonl file (data.source).")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder; default runs/NAME-DATE-TIME.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; default runs/NAME-DATE-TIME-PROCESS.")] = None,
     config_file: Annotated[Path | None, typer.Option("--config", help="Configuration to start from (TOML).")] = None,
     recipe: Annotated[str, typer.Option(help="Named configuration to start from instead: quick or paper.")] = "quick",
     overrides: Annotated[

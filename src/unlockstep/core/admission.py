@@ -72,4 +72,6 @@ def _agree(join: Join, options: ProtocolOptions, layout: Layout | None) -> Layou
         "its tensors are the run's, but it cuts them differently; take protocol.fragments and protocol.layout "
         "from the syncer"
     )
-    return JoinRefused(JoinRefusal.LAYOUT_MISMATCH, f"the model is not the run's: {detail}")
+    return JoinRefused(
+        JoinRefusal.LAYOUT_MISMATCH, f"the model is not the run's (here: the run, there: this learner): {detail}"
+    )

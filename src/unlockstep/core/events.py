@@ -177,6 +177,9 @@ class RunFinishing(_Event, frozen=True):
 class RunFinished(_Event, frozen=True):
     clock: int
     versions: tuple[int, ...]
+    tokens_under_way: int
+    """Summed over fragments: by how much the ledger and the learners' last reports differ; 0 unless the end cut off
+    contributions under way. They are entered as dropped."""
 
 
 Event = (

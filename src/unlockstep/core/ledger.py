@@ -116,13 +116,27 @@ class Ledger:
         for fragment, tokens in enumerate(tokens_dropped):
             account.dropped[fragment] += tokens
 
-    def finish(self) -> None:
-        """The run is over: what a learner still holds, or has on its way, will not be merged."""
-        for account in self._accounts.values():
-            if not account.is_closed:
-                for fragment in range(self._fragment_count):
-                    account.dropped[fragment] += account.unsettled(fragment)
-                account.is_closed = True
+    def finish(self, held: dict[str, tuple[int, ...]]) -> int:
+        """The run is over: what a learner still holds, or has on its way, will not be merged.
+
+        Args:
+            held: by learner, the tokens per fragment it says it has not handed over.
+
+        Returns:
+            By how many tokens, summed over fragments, the books and what learners say differ: contributions that were
+            under way. 0 where nothing was cut off, or something was counted twice or not at all.
+        """
+        difference = 0
+        for learner, account in self._accounts.items():
+            if account.is_closed:
+                continue
+            says = held.get(learner, (0,) * self._fragment_count)
+            for fragment in range(self._fragment_count):
+                unsettled = account.unsettled(fragment)
+                difference += abs(unsettled - says[fragment])
+                account.dropped[fragment] += unsettled
+            account.is_closed = True
+        return difference
 
     def died(self, learner: str) -> None:
         """The learner is gone without a word: all that is neither settled nor pending is lost with it."""

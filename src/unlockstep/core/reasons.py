@@ -70,6 +70,7 @@ class WindowReason(Enum):
 
     WAITING_FOR_QUORUM = "waiting_for_quorum"
     WAITING_IN_GRACE = "waiting_in_grace"
+    WAITING_FOR_THE_LAST = "waiting_for_the_last"
     EVERYONE_IN = "everyone_in"
     GRACE_ENDED = "grace_ended"
     NO_GRACE = "no_grace"

@@ -35,7 +35,7 @@ from unlockstep.core.messages import (
 )
 from unlockstep.core.options import Late, Participation, ProtocolOptions
 from unlockstep.core.outbox import Outbox
-from unlockstep.core.reasons import RefusalReason
+from unlockstep.core.reasons import RefusalReason, WindowReason
 from unlockstep.core.schedule import Schedule
 from unlockstep.core.status import NextRoundStatus
 from unlockstep.core.status_of import Tally
@@ -247,6 +247,7 @@ class Rounds:
             base_version=made.base_version,
             c_steps=made.c_steps,
             c_tokens=made.c_tokens,
+            tokens=made.tokens,
             payload=made.payload,
         )
         member.heard_ns = now_ns
@@ -358,6 +359,11 @@ class Rounds:
             live=len(live),
             grace_ns=collecting.grace_ns,
         )
+        if self.pace is Pace.DRAINING and missing and now_ns < self._drain_until_ns:
+            sentence = f"the last round of the fragment waits for {len(missing)} more"
+            decision = window.Decision(
+                close=False, until_ns=NEVER_NS, grace_ns=0, reason=WindowReason.WAITING_FOR_THE_LAST, sentence=sentence
+            )
         collecting.decision = decision
         if decision.close:
             self._close(collecting, decision, len(live), now_ns)

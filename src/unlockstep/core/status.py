@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from unlockstep.core.reasons import WindowReason
+
 
 class LearnerStatus(msgspec.Struct, frozen=True):
     learner: str
@@ -37,8 +39,10 @@ class RoundStatus(msgspec.Struct, frozen=True):
     state: str
     contributions: tuple[str, ...]
     asked: tuple[str, ...]
+    reason: WindowReason | None
+    """Why it is open; None while it merges."""
     sentence: str
-    """Why it is open, and until when."""
+    """The same for people, and until when."""
     open_ns: int
 
 

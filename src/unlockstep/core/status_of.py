@@ -139,6 +139,7 @@ def _round(collecting: SyncRound, now_ns: int) -> RoundStatus:
         state=collecting.state.value,
         contributions=tuple(sorted(collecting.contributions)),
         asked=tuple(sorted(collecting.asked)),
+        reason=collecting.decision.reason if collecting.is_open and collecting.decision is not None else None,
         sentence=sentence,
         open_ns=now_ns - collecting.opened_ns,
     )

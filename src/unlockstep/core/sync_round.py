@@ -52,6 +52,8 @@ class Held(msgspec.Struct, frozen=True):
     base_version: int
     c_steps: int
     c_tokens: int
+    tokens: int
+    """Tokens its process had trained when it handed over: what a process makes later has more."""
     payload: int
 
 
@@ -96,7 +98,7 @@ class SyncRound:
     def held(self) -> list[Held]:
         """Everything that will be merged, in ascending learner, then the order in which it was made."""
         everything = [*self.late, *self.contributions.values()]
-        return sorted(everything, key=lambda held: (held.learner, held.incarnation, held.round))
+        return sorted(everything, key=lambda held: (held.learner, held.incarnation, held.tokens))
 
     def participants(self) -> tuple[str, ...]:
         """Learners with a part in the merge, ascending, each once."""

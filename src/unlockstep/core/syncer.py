@@ -264,6 +264,8 @@ class SyncerCore:
             steps_before=member.steps_before,
         )
         self._outbox.send_to(member.learner, member.incarnation, welcome)
+        if self._state in (RunState.FINISHING, RunState.DRAINING):
+            self._outbox.send_to(member.learner, member.incarnation, Finish())
 
     def _on_seed(self, seed: SeedArrived, now_ns: int) -> None:
         if self._seeder is None or self._members.current(seed.learner, seed.incarnation) is not self._seeder:
@@ -388,6 +390,8 @@ class SyncerCore:
         self._rounds.forget_asked(member)
         if member is self._seeder:
             self._replace_seeder()
+        if not self._is_seeded and not self._members.present():
+            self._layout = None  # nobody is left whose parameters it could hold: the next learner brings its own
 
     def _fence(self, learner: str, incarnation: int, message: str, now_ns: int) -> None:
         """An earlier start of a learner, or one whose lease has ended, is told so whenever it speaks."""
@@ -471,8 +475,8 @@ class SyncerCore:
         versions = tuple(notice.version for notice in self.notices)
         self._move(RunMove.END)
         self._rounds.stop()
-        self._ledger.finish()
-        self._outbox.log(RunFinished(now_ns, self._members.clock, versions))
+        under_way = self._ledger.finish({member.learner: member.c_tokens for member in self._members.present()})
+        self._outbox.log(RunFinished(now_ns, self._members.clock, versions, under_way))
         self._outbox.act(Announce(Stop("the run has finished")))
         self._outbox.act(RunEnded())
 

@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum, IntEnum
 from pathlib import Path
 from typing import Protocol
@@ -392,17 +392,22 @@ def new_run_folder(config: RunConfig, folder: Path) -> Iterator[Callable[[], Non
     Raises:
         UsageError: the folder is not empty or cannot be written.
     """
-    made = _make(folder)
+    made: list[Path] | None = _make(folder)
     try:
         try:
-            (folder / "config.toml").write_text(configuration.dumps(config), encoding="utf-8")
+            with (folder / "config.toml").open("x", encoding="utf-8") as file:  # of two runs at once, one gets it
+                file.write(configuration.dumps(config))
+        except FileExistsError:
+            made = None
+            raise UsageError(f"run folder {folder} is another run's; choose another one with --out") from None
         except OSError as error:
             raise UsageError(
                 f"run folder {folder} cannot be written ({error.strerror}); choose another one with --out"
             ) from None
-        yield lambda: _remove(folder, made)
+        yield lambda: _remove(folder, made or [])
     except UsageError:
-        _remove(folder, made)
+        if made is not None:
+            _remove(folder, made)
         raise
 
 
@@ -422,10 +427,11 @@ def _make(folder: Path) -> list[Path]:
 
 def _remove(folder: Path, made: list[Path]) -> None:
     """What is in the folder now (it was empty before), then what was made of its path."""
-    for path in folder.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
-    for path in reversed(made):
-        path.rmdir()
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        for path in reversed(made):
+            path.rmdir()

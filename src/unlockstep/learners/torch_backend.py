@@ -119,8 +119,8 @@ class TorchBackend:
         self.store.write_fragment(fragment, values)
 
     def inner_step(self, clock: int) -> StepStats:
-        """One AdamW step on the mean gradient of ``accumulation`` batches, at the learning rate of ``clock``, or that of
-        a beginner's warm-up if it is lower."""
+        """One AdamW step on the mean gradient of ``accumulation`` batches, at the rate of ``clock``, or at that of a
+        beginner's warm-up if it is lower."""
         settings = self._settings
         loss_sum = torch.zeros((), device=self._device)
         tokens = 0

@@ -80,6 +80,17 @@ def positions_max(model: nn.Module) -> int | None:
     return getattr(config, "n_positions", None)
 
 
+def check_can_save(folder: str | os.PathLike[str]) -> None:
+    """Raises UsageError if ``save_model`` could not write there: to be asked before hours of training."""
+    target = Path(folder)
+    if target.exists() and not _can_be_replaced(target):
+        raise UsageError(f"the model cannot be saved to {str(target)!r}, which holds other files: name a new folder")
+    above = next(path for path in target.absolute().parents if path.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        reason = f"{above} is no folder" if not above.is_dir() else f"no permission to write in {above}"
+        raise UsageError(f"the model cannot be saved to {str(target)!r} ({reason}): name a folder you can write to")
+
+
 def save_model(model: nn.Module, folder: str | os.PathLike[str]) -> None:
     """Write ``model`` to ``folder``, whole or not at all; a model saved there before is replaced.
 
@@ -90,8 +101,7 @@ def save_model(model: nn.Module, folder: str | os.PathLike[str]) -> None:
         UsageError: ``folder`` holds something else, or cannot be written.
     """
     target = Path(folder)
-    if target.exists() and not _can_be_replaced(target):
-        raise UsageError(f"the model cannot be saved to {str(target)!r}, which holds other files: name a new folder")
+    check_can_save(target)
     written = target.with_name(f".{target.name}.{os.getpid()}.written")
     replaced = target.with_name(f".{target.name}.{os.getpid()}.replaced")
     try:

@@ -109,7 +109,8 @@ class Accounting(msgspec.Struct, frozen=True):
     """Tokens by what became of them; means over fragments, which add up to ``trained``. After the end nothing is in
     flight: what a learner still held then was dropped."""
     balance: float
-    """``trained`` minus all classes: 0 but for rounding, or the log contradicts itself."""
+    """By how many tokens the ledger and the learners' last reports differed at the end, mean over fragments: what was
+    under way and is entered as dropped. Exactly 0 for a run that ended in order."""
     learners: tuple[LearnerAccount, ...]
     """Ascending by name."""
     participation: float | None
@@ -140,7 +141,7 @@ def account(events: Iterable[Event], fragment_count: int) -> Accounting:
     """
     tokens, presence, steps, rounds = _Tokens(fragment_count), _Presence(), _Steps(), _Rounds()
     evaluations: list[Validation] = []
-    last_ns, clock, ended = 0, 0, False
+    last_ns, clock, ended, under_way = 0, 0, False, 0
     for event in events:
         if isinstance(event, EvaluationReported):
             evaluations.append(Validation(event.at_ns, event.clock, _number(event.loss), _number(event.nats_per_byte)))
@@ -153,6 +154,8 @@ def account(events: Iterable[Event], fragment_count: int) -> Accounting:
         rounds.see(event, presence.live)
         if isinstance(event, RoundOpened | RunFinished):
             clock, ended = max(clock, event.clock), isinstance(event, RunFinished)
+        if isinstance(event, RunFinished):
+            under_way = event.tokens_under_way
     presence.end(last_ns)
     ledger = total([mine.status() for mine in tokens.ledgers.values()])
     shares = rounds.shares
@@ -161,7 +164,7 @@ def account(events: Iterable[Event], fragment_count: int) -> Accounting:
         duration_ns=0 if presence.first_live_ns is None else last_ns - presence.first_live_ns,
         clock=clock,
         ledger=ledger,
-        balance=balance(ledger),
+        balance=under_way / fragment_count,
         learners=tuple(_learner(name, tokens, presence, steps, rounds) for name in sorted(presence.starts)),
         participation=sum(shares) / len(shares) if shares else None,
         downtime_ns=presence.downtime_ns,
@@ -174,12 +177,6 @@ def account(events: Iterable[Event], fragment_count: int) -> Accounting:
         evaluations=tuple(evaluations),
         absences=tuple(presence.absences),
     )
-
-
-def balance(ledger: LedgerStatus) -> float:
-    """``trained`` minus all classes."""
-    settled = ledger.merged + ledger.merged_late + ledger.overwritten + ledger.dropped + ledger.lost
-    return ledger.trained - settled - sum(ledger.refused.values()) - ledger.in_flight
 
 
 def total(ledgers: Sequence[LedgerStatus]) -> LedgerStatus:

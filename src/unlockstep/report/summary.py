@@ -149,7 +149,7 @@ def _tokens(accounting: Accounting) -> str:
     ledger = accounting.ledger
     shares = (f"{count(ledger) / ledger.trained:.2%} {name}" for name, count in CLASSES if count(ledger))
     listed = ", ".join(shares) if ledger.trained else "none trained"
-    balance = "" if abs(accounting.balance) < 0.5 else f"; {accounting.balance:,.0f} UNACCOUNTED"
+    balance = "" if abs(accounting.balance) < 0.5 else f"; {accounting.balance:,.0f} were under way at the end"
     return listed + balance
 
 

@@ -141,7 +141,7 @@ def test_another_model_is_refused_with_a_readable_difference(theirs: tuple[Tenso
     """C17"""
     verdict = refused(model(*theirs), agreed=AGREED)
     assert verdict.reason is JoinRefusal.LAYOUT_MISMATCH
-    assert verdict.detail == f"the model is not the run's: {difference}"
+    assert verdict.detail == f"the model is not the run's (here: the run, there: this learner): {difference}"
 
 
 def test_the_same_model_cut_differently_is_refused_with_what_to_do() -> None:

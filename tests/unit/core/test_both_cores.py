@@ -247,6 +247,22 @@ def test_a_killed_learner_that_returns_takes_part_again_from_the_newest_versions
     assert pair.ledger.lost > 0
 
 
+def test_a_process_superseded_while_it_was_away_is_told_when_it_returns() -> None:
+    """Left without an answer it would train on for ever, unheard."""
+    pair = running("a", "b")
+    old = pair["b"]
+    pair.cut(old)
+    pair.start("b")
+    pair.exchange()
+    pair.connect(old)
+    pair.exchange()
+    assert old.done is not None and old.done.failed
+    assert old.done.reason == "another process has joined under the name b"
+    assert pair["b"].done is None
+    pair.step("a", "b")
+    finish(pair)
+
+
 def test_reports_lost_with_a_connection_leave_no_token_unaccounted_for() -> None:
     pair = running("a", "b")
     for number in range(12):

@@ -20,6 +20,7 @@ def held(learner: str, c_steps: int = 10, c_tokens: int = 100, round: int = 4, i
         base_version=3,
         c_steps=c_steps,
         c_tokens=c_tokens,
+        tokens=100 * round,
         payload=1000 * round + 10 * ord(learner[0]) + incarnation,
     )
 

@@ -22,7 +22,7 @@ from unlockstep.core.events import (
 from unlockstep.core.ids import NEVER_NS
 from unlockstep.core.messages import EndRun, Finish, JoinRefused, Published, Pull, Settled, Stop, Undelivered, Welcome
 from unlockstep.core.options import Participation
-from unlockstep.core.reasons import DepartureReason, JoinRefusal, RefusalReason
+from unlockstep.core.reasons import DepartureReason, JoinRefusal, RefusalReason, WindowReason
 from unlockstep.core.syncer import RunState
 
 
@@ -292,11 +292,26 @@ def test_a_commit_that_takes_longer_than_everything_else_is_waited_for_in_peace(
     assert stage.ledger.in_flight == 0
 
 
+def test_the_last_round_waits_for_everyone_it_has_asked_whatever_the_grace() -> None:
+    stage = draining("a", "b", fragments=1, interval_steps=2, grace_factor=0.0)
+    late = stage.hand_over("b")
+    stage.contribute("a")
+    stage.wait(STEP_NS)
+    (collecting,) = stage.core.status(stage.now_ns).rounds
+    assert collecting.sentence == "the last round of the fragment waits for 1 more"
+    assert collecting.reason is WindowReason.WAITING_FOR_THE_LAST
+    stage.tell(late)
+    assert stage.of(RoundClosed)[-1].participants == ("a", "b")
+
+
 def test_what_comes_late_in_the_last_round_is_settled_too() -> None:
     stage = draining("a", "b", fragments=1, interval_steps=2)
     late = stage.hand_over("b")
     stage.contribute("a")
-    stage.wait(STEP_NS)
+    for _ in range(2):  # leases are kept, the patience of the end is not
+        stage.heartbeat("a")
+        stage.heartbeat("b")
+        stage.wait(LEASE_NS // 2)
     assert stage.of(RoundClosed)[-1].participants == ("a",)
     stage.tell(late)
     stage.commit()
@@ -381,8 +396,8 @@ def test_an_upload_that_fails_in_the_last_round_is_not_waited_for() -> None:
 def test_a_learner_whose_connection_breaks_at_the_end_may_come_back_and_hand_over_the_rest(state: str) -> None:
     stage = finishing("a", "b") if state == "finishing" else draining("a", "b")
     stage.disconnect("b")
-    answer = stage.join("b", incarnation=1)
-    assert isinstance(answer, Welcome)
+    stage.join("b", incarnation=1)
+    assert [type(message) for message in stage.puppets["b"].heard[-2:]] == [Welcome, Finish]
     if state == "finishing":
         stage.step("a", last=True)
     stage.report("b", last=True)

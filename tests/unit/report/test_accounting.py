@@ -75,7 +75,7 @@ def committed(at: int, round: int = 0, commit_ns: int = 1) -> FragmentCommitted:
 
 
 def finished(at: int, clock: int = 1) -> RunFinished:
-    return RunFinished(at, clock, (1,))
+    return RunFinished(at, clock, (1,), 0)
 
 
 def tell(*events: Event) -> Accounting:

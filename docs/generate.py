@@ -97,6 +97,7 @@ WORDS = {
     "JoinRefusal.run_finished": "The run takes no more steps.",
     "JoinRefusal.quarantined": "It was shut out before.",
     "too_many_learners": "`protocol.learners_max` are present.",
+    "JoinRefusal.superseded": "Another process has joined under the name since.",
     "waiting_for_quorum": "Open: fewer than K contributions are in.",
     "waiting_for_the_last": "Open: the run ends, and the round waits for everyone it has asked, quorum or not.",
     "waiting_in_grace": "Open: the quorum is in, others may still arrive in time.",

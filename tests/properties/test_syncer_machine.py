@@ -22,6 +22,7 @@ from unlockstep.core.events import (
     ContributionRefused,
     FragmentCommitted,
     RoundOpened,
+    RunFinished,
     TokensOverwritten,
 )
 from unlockstep.core.messages import EndRun, LeaveRequested
@@ -256,6 +257,7 @@ class Run(RuleBasedStateMachine):
         invariants.check(pair.events, pair.options)
         invariants.check_ledger(ledger)
         assert ledger.in_flight == 0
+        assert [event.tokens_under_way for event in pair.of(RunFinished)] == [0]
         assert pair.payloads == set()
         assert all(not process.bodies for process in pair.processes if process.done)
         # The model: what was trained, merged, refused and overwritten, counted from the outside.

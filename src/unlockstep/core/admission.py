@@ -41,6 +41,8 @@ def examine(
             f"{LEARNER_NAME_LENGTH_MAX} letters, digits, '_' and '-', the first a letter or digit",
         )
     member = members.get(join.learner)
+    if member is not None and 0 < join.incarnation < member.process_since:
+        return JoinRefused(JoinRefusal.SUPERSEDED, f"another process has joined under the name {join.learner}")
     if finished and (member is None or not member.owns(join.incarnation)):
         return JoinRefused(JoinRefusal.RUN_FINISHED, "the run has finished; start a new one")
     if member is not None and member.state is MemberState.QUARANTINED:

@@ -50,6 +50,7 @@ class JoinRefusal(Enum):
     RUN_FINISHED = "run_finished"
     QUARANTINED = "quarantined"
     TOO_MANY_LEARNERS = "too_many_learners"
+    SUPERSEDED = "superseded"
 
 
 class DepartureReason(Enum):

@@ -232,9 +232,6 @@ class SyncerCore:
         self._layout = verdict
         member = self._members.get(join.learner)
         same_process = member is not None and member.owns(join.incarnation)
-        if member is not None and not same_process and 0 < join.incarnation < member.incarnation:
-            self._fence(join.learner, join.incarnation, "Join", now_ns)
-            return
         if member is not None and same_process and member.is_present:
             member.move(MemberMove.RESUME)
             member.heard_ns = now_ns

@@ -16,6 +16,7 @@ from unlockstep.core.events import (
     LearnerDeparted,
     LearnerJoined,
     RoundClosed,
+    RunFinished,
     RunSeeded,
     TokensOverwritten,
 )
@@ -37,6 +38,7 @@ def finish(pair: CorePair) -> None:
     invariants.check(pair.events, pair.options)
     invariants.check_ledger(pair.ledger)
     assert pair.ledger.in_flight == 0
+    assert [event.tokens_under_way for event in pair.of(RunFinished)] == [0]
     assert pair.payloads == set()
 
 

@@ -208,7 +208,7 @@ def test_what_a_superseded_process_still_says_is_answered_with_a_fence() -> None
     stage.heartbeat("a")
     assert stage.of(MessageIgnored)[-1].message == "Heartbeat"
     stage.tell(join("a", incarnation=1))
-    assert stage.of(MessageIgnored)[-1].message == "Join"
+    assert stage.of(JoinWasRefused)[-1].reason is JoinRefusal.SUPERSEDED
     assert stage.states["a"] == "joining"
     assert stage.core.status(stage.now_ns).clock == 1
     stage.puppets["a"] = new

@@ -245,6 +245,22 @@ def test_a_pull_that_is_never_answered_is_given_up_after_a_lease() -> None:
     assert stage.ledger.in_flight == 0
 
 
+def test_what_the_end_cut_off_is_told() -> None:
+    stage = running("a", "b")
+    stage.step("a")
+    stage.hand_over("b")
+    stage.disconnect("b")
+    stage.contribute("a")
+    stage.commit()
+    stage.join("b", incarnation=1)
+    stage.tell(EndRun("enough"))
+    stage.report("a", last=True)
+    stage.report("b", last=True)
+    give_all(stage, "a", "b")
+    assert stage.core.state is RunState.FINISHED
+    assert stage.of(RunFinished)[0].tokens_under_way == 20
+
+
 def test_with_fewer_than_k_left_the_last_rounds_are_given_up_at_once() -> None:
     """What was handed over is refused by name; nobody waits for a quorum that cannot come."""
     stage = finishing("a", "b", quorum=2)

@@ -66,7 +66,7 @@ GOOD = [
     (rules.impure_core, "for x in sorted(set(y)): ...\nz = len({1, 2})\nimport math\n"),
     (rules.environment_read, "import os\nos.truncate('x', 0)"),
     (rules.sleep, "async def f():\n    await asyncio.sleep(0)"),
-    (rules.private_folder, "see https://example.org/home/ada and ~/work/x and docs/work/y"),
+    (rules.private_folder, "see https://example.org/home/ada and ~/src/x and docs/src/y"),
 ]
 
 

@@ -1,4 +1,4 @@
-# make train: watch one model being trained by five processes, one of which is killed and comes back.
+# make train: watch one model being trained by six processes, one of which is killed and comes back.
 # make test: every check. Both create the environment first; PYTHON=python3.12 chooses the interpreter.
 
 PYTHON ?= python3

@@ -30,7 +30,7 @@ def test_rounds_go_on_without_a_killed_learner(tmp_path: Path) -> None:
     with Train(tmp_path, "--learners", "3", *settings, *FOREVER) as train:
         train.until("learner-0 trains", "learner-1 trains", "learner-2 trains")
         os.kill(train.pids()["learner-2"], signal.SIGKILL)
-        train.until("learner-2 is no longer counted")
+        train.until("learner-2 is counted no longer")
         train.process.send_signal(signal.SIGTERM)
         train.end()
     events = train.events()

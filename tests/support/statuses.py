@@ -83,6 +83,7 @@ def status(clock: int = 120, **changes: Any) -> Status:
         "rounds_committed": 119,
         "rounds_empty": 0,
         "versions": (15,) * 8,
+        "layout_digest": None,
         "participation": 1.0,
         "downtime_ns": 0,
         "ledger": ledger_status(),

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unlockstep.core.errors import UsageError
+
 if TYPE_CHECKING:
     from unlockstep.cli.exits import StopRequest
     from unlockstep.config import RunConfig
@@ -72,6 +74,7 @@ class Examiner:
         protocol = config.protocol
         self.layout = build_layout(self._store.tensors(), protocol.fragments, LayoutMethod(protocol.layout))
         self._store.bind(self.layout)
+        self._spec = config.model.spec
         self.has_model = False
         """Whether the model holds values of the run."""
 
@@ -83,7 +86,13 @@ class Examiner:
         for fragment, value in values.items():
             self._store.write_fragment(fragment, value)
         self.has_model = True
-        loss = validation_loss(self._model, self._batches, causal_loss)
+        try:
+            loss = validation_loss(self._model, self._batches, causal_loss)
+        except Exception as error:  # whatever a model of the user's raises
+            raise UsageError(
+                f"model.spec = {self._spec!r} cannot be validated ({type(error).__name__}: {error}); it must be "
+                "a causal language model: token ids in, logits out"
+            ) from error
         return loss, loss / self._bytes_per_token
 
     def save(self, folder: Path) -> None:
@@ -147,12 +156,13 @@ async def _until_stopped(observing: Coroutine[None, None, Examiner], stop: StopR
         return await task
     except asyncio.CancelledError:
         return None
+    except ExceptionGroup as group:  # what one task raised has ended the others
+        raise group.exceptions[0] from None
 
 
 async def _observe(config: RunConfig, syncer: str, name: str, as_json: bool) -> Examiner:
     """Evaluate until the run is over. The examiner then holds the final model."""
     from unlockstep.cli.exits import RunFailed
-    from unlockstep.core.errors import UsageError
     from unlockstep.core.layout import Layout, LayoutMethod
     from unlockstep.net.observer_client import Observer, read_status
 
@@ -172,6 +182,11 @@ async def _observe(config: RunConfig, syncer: str, name: str, as_json: bool) -> 
                 raise RunFailed(_gone(syncer, run)) from None
         replica = Replica(observer, examiner.layout.fragment_count)
         status = await asyncio.to_thread(read_status, syncer, run)
+        if status.layout_digest not in (None, examiner.layout.digest):
+            raise UsageError(
+                f"model.spec is {config.model.spec!r} but the learners of run {run!r} train another model; start the "
+                "syncer with --set model.spec=package.module:factory, which the evaluator can build, too"
+            )
         if status.state == "finished":
             replica.final_versions = status.versions
             if not status.versions:

@@ -8,7 +8,12 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WIDTH_WITHOUT_TERMINAL = 120
 
 LOG_EVERY_S = 10.0
 """Time between two lines about progress."""
@@ -44,3 +49,11 @@ class Every:
             return False
         self._next_s = now_s + self._interval_s
         return True
+
+
+def wide_console(stderr: bool = False) -> Console:
+    """A console as wide as the terminal; where there is none, wide enough for every table."""
+    from rich.console import Console
+
+    console = Console(stderr=stderr)
+    return console if console.is_terminal else Console(stderr=stderr, width=WIDTH_WITHOUT_TERMINAL)

@@ -8,7 +8,7 @@ import typer
 
 
 def status(
-    url: Annotated[str, typer.Argument(help="Address of the syncer, http://host:port.")],
+    url: Annotated[str, typer.Argument(help="Address of the syncer.", metavar="URL")] = "http://127.0.0.1:7077",
     run: Annotated[str | None, typer.Option(help="Name of the run, if the syncer has several.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the state as one JSON object.")] = False,
 ) -> None:
@@ -20,11 +20,10 @@ def status(
     if as_json:
         print_json(state)
         return
-    from rich.console import Console
-
+    from unlockstep.cli.output import wide_console
     from unlockstep.cli.view import picture
 
-    console = Console()
+    console = wide_console()
     console.print(
         picture(state, title=url, names=(), left_ns=None, elapsed_ns=state.at_ns, notes=(), width=console.width)
     )

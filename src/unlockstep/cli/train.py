@@ -28,7 +28,7 @@ LOG_FOLDER = "logs"
 
 def train(
     learners: Annotated[int | None, typer.Option(help="Processes that train (local.learners).")] = None,
-    steps: Annotated[int | None, typer.Option(help="Length of the run in inner steps (run.steps).")] = None,
+    steps: Annotated[int | None, typer.Option(help="Length of the run on the syncer's clock (run.steps).")] = None,
     tokens: Annotated[
         int | None, typer.Option(help="Length in tokens of all learners (run.tokens); sets run.steps to match.")
     ] = None,
@@ -76,14 +76,13 @@ def train(
 
 def _train(config: RunConfig, folder: Path, plain: bool, as_json: bool) -> int:
     """The run, from the folder to the summary; returns the exit code."""
-    from rich.console import Console
-
     from unlockstep.cli import exits
+    from unlockstep.cli.output import wide_console
     from unlockstep.cli.run_folder import RUN_LOG_FILE
     from unlockstep.core.errors import UsageError
     from unlockstep.launch.local import Ending, new_run_folder
 
-    console = Console(stderr=as_json)
+    console = wide_console(stderr=as_json)
     with new_run_folder(config, folder) as remove:
         outcome = _run(config, folder, console, plain)
         if outcome.ending is Ending.REFUSED:

@@ -148,15 +148,19 @@ def _learners(status: Status, names: Sequence[str]) -> Table:
     here = {learner.learner: learner for learner in status.learners}
     for name in sorted({*names, *here}):
         if name in here:
-            rows.add_row(*_learner(here[name], _newest_round(status)))
+            rows.add_row(*_learner(here[name], _newest_round(status), status.state == "finished"))
         else:
             rows.add_row(f"  {name}", Text("starting", "yellow"), *["-"] * 4)
     return rows
 
 
-def _learner(learner: LearnerStatus, newest_round: int | None) -> tuple[RenderableType, ...]:
+def _learner(learner: LearnerStatus, newest_round: int | None, finished: bool) -> tuple[RenderableType, ...]:
     live = learner.state == "live"
-    state = Text(_STATE_WORDS.get(learner.state, learner.state), _STATE_STYLES.get(learner.state, ""))
+    state = (
+        Text("done")
+        if finished
+        else Text(_STATE_WORDS.get(learner.state, learner.state), _STATE_STYLES.get(learner.state, ""))
+    )
     if learner.strikes:
         state.append(f" {learner.strikes} refused", "red")
     return (
@@ -293,7 +297,11 @@ def _learner_news(before: LearnerStatus | None, after: LearnerStatus, status: St
         return [loaded if after.incarnation > 1 else f"{name} trains"]
     if status.state in ENDING:
         return []
-    words = {"away": "has lost its connection", "gone": "is no longer counted", "quarantined": "is quarantined"}
+    words = {
+        "away": "has lost its connection",
+        "gone": "is counted no longer: its lease has ended or it has left",
+        "quarantined": "is quarantined",
+    }
     return [f"{name} {words.get(now, now)}"]
 
 

@@ -103,6 +103,8 @@ class Status(msgspec.Struct, frozen=True):
     rounds_committed: int
     rounds_empty: int
     versions: tuple[int, ...]
+    layout_digest: str | None
+    """Of the run's model and how it is cut; None before a learner has brought it."""
     participation: float | None
     """Mean over closed rounds of participants over live learners."""
     downtime_ns: int

@@ -83,6 +83,7 @@ def status_of(
     rounds: list[SyncRound],
     round_next: NextRoundStatus,
     versions: tuple[int, ...],
+    layout_digest: str | None,
     ledger: Ledger,
     tally: Tally,
 ) -> Status:
@@ -100,6 +101,7 @@ def status_of(
         rounds_committed=tally.rounds_committed,
         rounds_empty=tally.rounds_empty,
         versions=versions,
+        layout_digest=layout_digest,
         participation=tally.participation,
         downtime_ns=tally.downtime_until_ns(now_ns),
         ledger=ledger.status(),

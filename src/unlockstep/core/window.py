@@ -118,7 +118,9 @@ def decide(
     if awaited == 0:
         return answer(True, now_ns, WindowReason.EVERYONE_IN, f"closes: all {contributed} expected are in")
     if grace_ns == 0:
-        return answer(True, now_ns, WindowReason.NO_GRACE, f"closes: quorum {contributed} of {quorum}, no slack")
+        return answer(
+            True, now_ns, WindowReason.NO_GRACE, f"closes: {contributed} in, quorum {quorum}, no slack to wait"
+        )
     until_ns = quorum_at_ns + grace_ns
     if now_ns >= until_ns:
         return answer(
@@ -128,5 +130,5 @@ def decide(
         False,
         until_ns,
         WindowReason.WAITING_IN_GRACE,
-        f"quorum {contributed} of {quorum} is in; waits up to {seconds(grace_ns)} for {awaited} more",
+        f"{contributed} in, quorum {quorum}; waits up to {seconds(grace_ns)} for {awaited} more",
     )

@@ -107,6 +107,8 @@ def save_model(model: nn.Module, folder: str | os.PathLike[str]) -> None:
     try:
         written.mkdir(parents=True)
         _write(model, written)
+        for file in written.iterdir():  # safetensors writes for its owner alone
+            file.chmod(written.stat().st_mode & 0o666)
         if target.exists():
             target.rename(replaced)
         written.rename(target)

@@ -24,6 +24,15 @@ from aiohttp.http_exceptions import BadHttpMessage
 from unlockstep.config import RunConfig
 from unlockstep.core.actions import Announce, Commit, Release, RunEnded, SendTo, SyncerAction
 from unlockstep.core.errors import RemoteProtocolError, UsageError
+from unlockstep.core.events import (
+    Event,
+    JoinWasRefused,
+    LearnerAway,
+    LearnerDeparted,
+    LearnerJoined,
+    RunFinishing,
+    RunSeeded,
+)
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND, NEVER_NS
 from unlockstep.core.messages import (
     Committed,
@@ -230,7 +239,11 @@ class SyncerService:
         """Take everything the core wants done, log what it says, and arm the timer anew."""
         if self.storehouse is None:
             self._build_storehouse()
-        self._run_log.write(self._core.take_events())
+        events = self._core.take_events()
+        self._run_log.write(events)
+        for event in events:
+            if (line := _told(event)) is not None:
+                _log.info("%s", line)
         self._run_log.flush()
         for action in self._core.take_actions():
             self._carry_out(action)
@@ -401,6 +414,24 @@ class SyncerService:
             self.answers.popitem(last=False)
         self.receive(msgspec.structs.replace(made, norm=inspection.norm, defect=inspection.defect, payload=payload))
         return answer
+
+
+def _told(event: Event) -> str | None:
+    """What a person who watches the syncer wants to read, in one line; None for the many events that are no news."""
+    match event:
+        case LearnerJoined():
+            return f"{event.learner}.{event.incarnation} has {'come back' if event.resumed else 'joined'}"
+        case JoinWasRefused():
+            return f"{event.learner} may not join: {event.detail}"
+        case LearnerAway():
+            return f"{event.learner}.{event.incarnation} has lost its connection"
+        case LearnerDeparted():
+            return f"{event.learner}.{event.incarnation} is gone: {event.reason.value.replace('_', ' ')}"
+        case RunSeeded():
+            return f"the parameters of {event.learner} are version 0"
+        case RunFinishing():
+            return f"the end is reached: {event.reason}"
+    return None
 
 
 async def _first_of(*events: asyncio.Event, timeout_s: float | None = None) -> None:

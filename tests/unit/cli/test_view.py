@@ -28,7 +28,7 @@ BUSY = status(
         *(learner_status(f"learner-{index}", loss=2.5 + index / 10, last_round=119 - index) for index in range(3)),
         learner_status("learner-3", state="away", clock=80, last_round=80),
     ),
-    rounds=(round_status(120, sentence="quorum 1 of 1 is in; waits up to 0.21 s for 2 more"),),
+    rounds=(round_status(120, sentence="1 in, quorum 1; waits up to 0.21 s for 2 more"),),
     evaluations=tuple(evaluation_status(8 * index, 5.5 / (1 + index / 4)) for index in range(14)),
     ledger=ledger_status(60_000, merged=54_000, lost=600, in_flight=5_400),
     participation=0.984,
@@ -69,7 +69,7 @@ unlockstep: llama-tiny on stdlib (run night)                                1:03
   learner-2  training          2,000    2.700      120    117 (-2)
   learner-3  no connection         -        -       80    80 (-39)
 
-  round       120 (fragment 0): quorum 1 of 1 is in; waits up to 0.21 s for 2…
+  round       120 (fragment 0): 1 in, quorum 1; waits up to 0.21 s for 2 more
   validation  █▆▅▄▃▃▃▂▂▂▁▁▁▁ 1.294 nats/byte at step 104
   tokens      90% merged in 119 rounds, participation 98%, downtime 0.0 s
 
@@ -92,7 +92,7 @@ unlockstep: llama-tiny on stdlib (run night)                                    
   learner-2  training          2,000    2.700      120    117 (-2)
   learner-3  no connection         -        -       80    80 (-39)
 
-  round       120 (fragment 0): quorum 1 of 1 is in; waits up to 0.21 s for 2 more
+  round       120 (fragment 0): 1 in, quorum 1; waits up to 0.21 s for 2 more
   validation  █▆▅▄▃▃▃▂▂▂▁▁▁▁ 1.294 nats/byte at step 104
   tokens      90% merged in 119 rounds, participation 98%, downtime 0.0 s
 """
@@ -227,7 +227,7 @@ def test_news_of_refusals() -> None:
 def test_a_line_of_progress() -> None:
     assert progress_line(BUSY, 42 * SECOND_NS) == (
         "step 120 of 240 (50%); 60,000 tokens; 3 of 4 learners train; 6,000 tokens/s; loss 2.600; "
-        "round 120 (fragment 0): quorum 1 of 1 is in; waits up to 0.21 s for 2 more; 0:42 left"
+        "round 120 (fragment 0): 1 in, quorum 1; waits up to 0.21 s for 2 more; 0:42 left"
     )
 
 

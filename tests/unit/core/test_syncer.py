@@ -259,7 +259,7 @@ def test_the_status_shows_every_learner_and_why_a_round_is_open() -> None:
     assert (b.learner, b.clock, b.silent_ns) == ("b", 1, 30 * MS)
     (open_round,) = status.rounds
     assert (open_round.contributions, open_round.asked, open_round.open_ns) == (("a",), ("a", "b"), 30 * MS)
-    assert open_round.sentence == "quorum 1 of 1 is in; waits up to 0.1 s for 1 more"
+    assert open_round.sentence == "1 in, quorum 1; waits up to 0.1 s for 1 more"
 
 
 def test_participation_is_the_mean_share_of_the_live_that_took_part() -> None:

@@ -47,13 +47,13 @@ def test_closes_at_once_when_everyone_is_in() -> None:
 def test_closes_at_the_quorum_without_slack() -> None:
     decision = decided(grace_ns=0)
     assert (decision.close, decision.reason) == (True, WindowReason.NO_GRACE)
-    assert decision.sentence == "closes: quorum 2 of 2, no slack"
+    assert decision.sentence == "closes: 2 in, quorum 2, no slack to wait"
 
 
 def test_waits_in_grace_until_the_window_ends() -> None:
     decision = decided()
     assert (decision.close, decision.until_ns, decision.reason) == (False, 150 * MS, WindowReason.WAITING_IN_GRACE)
-    assert decision.sentence == "quorum 2 of 2 is in; waits up to 0.05 s for 1 more"
+    assert decision.sentence == "2 in, quorum 2; waits up to 0.05 s for 1 more"
 
 
 @pytest.mark.parametrize(("now_ms", "closes"), [(149, False), (150, True), (151, True)])

@@ -69,9 +69,9 @@ class RunSection(_Section, frozen=True):
     name: str = "run"
     seed: int = 0
     steps: int = 512
-    """The run ends when the syncer's clock (inner steps) reaches this; 0 sets no limit."""
+    """The run ends when the syncer's clock (inner steps) reaches this; with ``tokens`` it only paces schedules."""
     tokens: int = 0
-    """... or when the learners have trained this many tokens in total; 0 sets no limit."""
+    """Above 0: the run ends when the learners have trained this many tokens in total, whatever its steps."""
 
     def __post_init__(self) -> None:
         self._require("name", is_learner_name(self.name), "use letters, digits, _ and - (64 at most, no mark in front)")

@@ -136,7 +136,8 @@ def _progress(status: Status, left_ns: int | None, width: int) -> Table:
 
 
 def _steps(status: Status) -> str:
-    return f"step {status.clock} of {status.steps_max}" if status.steps_max else f"step {status.clock}"
+    ends_by_steps = status.steps_max and not status.tokens_max
+    return f"step {status.clock} of {status.steps_max}" if ends_by_steps else f"step {status.clock}"
 
 
 def _learners(status: Status, names: Sequence[str]) -> Table:

@@ -119,7 +119,8 @@ class SyncerCore:
         run: name of the run.
         options: protocol settings.
         steps_max: the run ends when the clock reaches this; 0 sets no limit.
-        tokens_max: ... or when the learners have trained this many tokens; 0 sets no limit.
+        tokens_max: above 0, the run ends when the learners have trained this many tokens instead, however many steps
+            that takes.
     """
 
     def __init__(self, run: str, options: ProtocolOptions, steps_max: int, tokens_max: int) -> None:
@@ -439,10 +440,10 @@ class SyncerCore:
     def _check_end(self, now_ns: int) -> None:
         if self._state is RunState.RUNNING:
             clock, tokens = self._members.clock, self._ledger.trained_total
-            if 0 < self._steps_max <= clock:
-                self._finish(f"{clock} steps of {self._steps_max} are done", now_ns)
-            elif 0 < self._tokens_max <= tokens:
+            if 0 < self._tokens_max <= tokens:
                 self._finish(f"{tokens} tokens of {self._tokens_max} are trained", now_ns)
+            elif self._tokens_max == 0 and 0 < self._steps_max <= clock:
+                self._finish(f"{clock} steps of {self._steps_max} are done", now_ns)
         elif self._state is RunState.FINISHING and (
             all(member.last for member in self._members.live()) or now_ns >= self._finish_until_ns
         ):

@@ -376,10 +376,10 @@ def learner_names(config: RunConfig) -> tuple[str, ...]:
 
 
 def progress(status: Status) -> float:
-    """Share of the run that is done, 0 to 1: of its steps or of its tokens, whichever is further."""
-    steps = status.clock / status.steps_max if status.steps_max else 0.0
-    tokens = status.ledger.trained / status.tokens_max if status.tokens_max else 0.0
-    return min(1.0, max(steps, tokens))
+    """Share of the run that is done, 0 to 1: of its tokens, if they end it, otherwise of its steps."""
+    if status.tokens_max:
+        return min(1.0, status.ledger.trained / status.tokens_max)
+    return min(1.0, status.clock / status.steps_max) if status.steps_max else 0.0
 
 
 @contextmanager

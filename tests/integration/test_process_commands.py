@@ -131,6 +131,7 @@ def test_a_run_through_the_command_line(start: Start, tmp_path: Path) -> None:
     code, out, err = finished(syncer)
     assert code == exits.DONE, err
     assert json.loads(out)["state"] == "finished"
+    assert err.count("has joined") == len(learners) and "the end is reached: " in err
 
     happened = events(folder / "run.jsonl")
     assert isinstance(happened[-1], EvaluationReported | RunFinished)

@@ -82,6 +82,8 @@ class Layout(msgspec.Struct, frozen=True, dict=True):
 
     fragments: tuple[tuple[Slot, ...], ...]
     method: LayoutMethod
+    tensors: tuple[TensorSpec, ...] = ()
+    """The same tensors in model order: what another end needs to cut them alike."""
 
     @property
     def fragment_count(self) -> int:
@@ -94,8 +96,8 @@ class Layout(msgspec.Struct, frozen=True, dict=True):
         return slots[-1].stop if slots else 0
 
     def specs(self) -> tuple[TensorSpec, ...]:
-        """All tensors, fragment by fragment."""
-        return tuple(slot.tensor for slots in self.fragments for slot in slots)
+        """All tensors, in model order: ``build_layout`` makes the same layout of them again."""
+        return self.tensors
 
     @cached_property
     def digest(self) -> str:
@@ -136,7 +138,7 @@ def build_layout(tensors: Sequence[TensorSpec], fragment_count: int, method: Lay
             groups = [list(tensors[fragment::fragment_count]) for fragment in range(fragment_count)]
         case LayoutMethod.LAYER:
             groups = _pack_consecutive(pieces, fragment_count)
-    return Layout(fragments=tuple(_tile(group) for group in groups), method=method)
+    return Layout(fragments=tuple(_tile(group) for group in groups), method=method, tensors=tuple(tensors))
 
 
 def explain_difference(ours: Sequence[TensorSpec], theirs: Sequence[TensorSpec]) -> list[str]:

@@ -56,7 +56,7 @@ def test_balanced_breaks_ties_by_name_and_lowest_fragment() -> None:
 def test_balanced_does_not_depend_on_the_order_of_the_tensors() -> None:
     forward = build_layout(MODEL, 3, LayoutMethod.BALANCED)
     backward = build_layout(MODEL[::-1], 3, LayoutMethod.BALANCED)
-    assert forward == backward
+    assert forward.fragments == backward.fragments
     assert forward.digest == backward.digest
 
 
@@ -110,7 +110,7 @@ def test_empty_tensors_leave_no_fragment_without_a_tensor() -> None:
     for count in range(1, 6):
         layout = build_layout(tensors, count, LayoutMethod.BALANCED)
         assert all(layout.fragments)
-        assert sorted(t.name for t in layout.specs()) == list("abcde")
+        assert sorted(slot.tensor.name for slots in layout.fragments for slot in slots) == list("abcde")
         assert sum(layout.fragment_size(p) for p in range(count)) == 3 * bucket + 1
 
 

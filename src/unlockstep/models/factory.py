@@ -11,6 +11,7 @@ import inspect
 import json
 import os
 import shutil
+import tempfile
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,10 +86,13 @@ def check_can_save(folder: str | os.PathLike[str]) -> None:
     target = Path(folder)
     if target.exists() and not _can_be_replaced(target):
         raise UsageError(f"the model cannot be saved to {str(target)!r}, which holds other files: name a new folder")
-    above = next(path for path in target.absolute().parents if path.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK):
-        reason = f"{above} is no folder" if not above.is_dir() else f"no permission to write in {above}"
-        raise UsageError(f"the model cannot be saved to {str(target)!r} ({reason}): name a folder you can write to")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        Path(tempfile.mkdtemp(dir=target.parent)).rmdir()
+    except OSError as error:
+        raise UsageError(
+            f"the model cannot be saved to {str(target)!r} ({error.strerror or error}): name a folder you can write to"
+        ) from error
 
 
 def save_model(model: nn.Module, folder: str | os.PathLike[str]) -> None:

@@ -242,7 +242,7 @@ class SyncerService:
         events = self._core.take_events()
         self._run_log.write(events)
         for event in events:
-            if (line := _told(event)) is not None:
+            if not self.over.is_set() and (line := _told(event)) is not None:
                 _log.info("%s", line)
         self._run_log.flush()
         for action in self._core.take_actions():

@@ -54,6 +54,9 @@ ALONE_S_MAX = 2.0
 END_S_MAX = 60.0
 """From the end of the syncer to the end of the evaluator, which writes the final model."""
 
+SAVE_S_MAX = 2.5
+"""Given to the evaluator to save the final model of a run that is over when somebody asks to stop."""
+
 STOP_S_MAX = 4.0
 """Given to all processes to end in order: under the 5 s in which the whole run is gone."""
 
@@ -168,6 +171,7 @@ class LocalRun:
         """Whom the drill is still to kill; never the only learner, nor the first, which brought the parameters."""
         self._drilled: str | None = None
         self._alone_since_ns: int | None = None
+        self._saving_until_ns: int | None = None
         self._syncer_ended_ns: int | None = None
         self._model_is_there = False
 
@@ -236,7 +240,7 @@ class LocalRun:
     def _look_after(self) -> Outcome:
         while True:
             self._wakeup.wait(POLL_S)
-            if self._wakeup.stop_signals:
+            if self._wakeup.stop_signals and not self._is_saving():
                 return self._interrupted()
             for exited in self._processes.take_exits():
                 outcome = self._on_syncer_exit(exited) if exited.name == SYNCER else self._on_exit(exited)
@@ -258,6 +262,15 @@ class LocalRun:
     @property
     def _is_ending(self) -> bool:
         return self._syncer_ended_ns is not None or (self._status is not None and self._status.state in ENDING)
+
+    def _is_saving(self) -> bool:
+        """The run is over and the evaluator is at the final model: one signal leaves it a moment, a second one none."""
+        over = self._status is not None and self._status.state == "finished"
+        if not over or EVALUATOR not in self._processes.running or len(self._wakeup.stop_signals) > 1:
+            return False
+        if self._saving_until_ns is None:
+            self._saving_until_ns = self._after_ns(SAVE_S_MAX)
+        return self._now_ns() < self._saving_until_ns
 
     def _start_due(self) -> None:
         if self._is_ending:

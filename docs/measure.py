@@ -14,7 +14,7 @@ from unlockstep import config, loop
 from unlockstep.core.events import ContributionAccepted, Event, FragmentCommitted, RunFinishing, StepReported
 from unlockstep.core.learner import LearnerCore
 from unlockstep.learners.toy import ToyBackend
-from unlockstep.sim import ring
+from unlockstep.sim.world import World
 
 FRAGMENTS, SLOWER, STEPS = 4, 20, 480
 MILLISECOND_NS = 1_000_000
@@ -29,7 +29,7 @@ SLOW = "d"
 
 def play(settings: Sequence[str] = ()) -> list[Event]:
     """The run log of one such run."""
-    world = ring.Ring(config.apply(config.RunConfig(), [*SETTINGS, *settings]))
+    world = World(config.apply(config.RunConfig(), [*SETTINGS, *settings]))
     for place, name in enumerate("abcd"):
         # A millisecond apart, because learners that are exactly equally fast always arrive together.
         step_ns = (100 * (SLOWER if name == SLOW else 1) + place) * MILLISECOND_NS

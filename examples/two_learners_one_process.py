@@ -15,7 +15,7 @@ from unlockstep.config import OuterSection, RunConfig, RunSection
 from unlockstep.core.events import ContributionAccepted, Event, FragmentAdopted, FragmentCommitted, RoundOpened
 from unlockstep.core.options import ProtocolOptions
 from unlockstep.learners.toy import ToyBackend
-from unlockstep.sim.ring import Ring
+from unlockstep.sim.world import World
 
 MILLISECONDS = 1_000_000
 
@@ -27,7 +27,7 @@ def main() -> None:
         outer=OuterSection(learning_rate=1.0, momentum=0.0),
     )
     learners = {"tortoise": ToyBackend(seed=1, noise=0.1), "hare": ToyBackend(seed=2, noise=0.1)}
-    ring = Ring(config)
+    ring = World(config)
     ring.join("hare", learners["hare"], step_ns=100 * MILLISECONDS)
     ring.join("tortoise", learners["tortoise"], step_ns=150 * MILLISECONDS)
 

@@ -27,7 +27,7 @@ from unlockstep.learners.evaluation import Tokens, validation_loss
 from unlockstep.learners.torch_backend import TorchBackend
 from unlockstep.learners.torch_store import TorchStore
 from unlockstep.models import build_model, causal_loss
-from unlockstep.sim.ring import Ring
+from unlockstep.sim.world import World
 
 STEP_NS = 100_000_000
 """Virtual duration of an inner step of a learner that is not slowed down."""
@@ -148,7 +148,7 @@ def run(trial: Trial, seed: int, show: Show) -> Score:
 
 def _train_ring(trial: Trial, config: RunConfig, show: Show) -> Score:
     # The schedule ends at run.steps, the run itself after run.tokens, which may be a little later.
-    ring = Ring(apply(config, [f"run.steps={2 * config.run.steps}"]))
+    ring = World(apply(config, [f"run.steps={2 * config.run.steps}"]))
     for number in range(config.local.learners):
         _Seat(ring, config, number, trial.failures).begin()
     judge = _Judge(config)
@@ -194,7 +194,7 @@ def _train_alone(trial: Trial, config: RunConfig, show: Show) -> Score:
 class _Seat:
     """A learner's processes, one after the other."""
 
-    def __init__(self, ring: Ring, config: RunConfig, number: int, failures: Failures | None) -> None:
+    def __init__(self, ring: World, config: RunConfig, number: int, failures: Failures | None) -> None:
         self._ring, self._config, self._number, self._failures = ring, config, number, failures
         self._name = f"learner{number}"
         slowdown = config.local.slowdown
@@ -228,7 +228,7 @@ class _Judge:
         self._layout = build_layout(self._store.tensors(), config.protocol.fragments, method)
         self._store.bind(self._layout)
 
-    def loss_of(self, ring: Ring) -> float:
+    def loss_of(self, ring: World) -> float:
         for fragment in range(self._layout.fragment_count):
             self._store.write_fragment(fragment, ring.global_values(fragment))
         return _loss(self._model, self._config)
@@ -287,7 +287,7 @@ def _loss(model: nn.Module, config: RunConfig) -> float:
     return round(validation_loss(model, scored.validation, causal_loss) / scored.bytes_per_token, 5)
 
 
-def _ring_score(ring: Ring, ledger: LedgerStatus) -> RingScore:
+def _ring_score(ring: World, ledger: LedgerStatus) -> RingScore:
     closed = [event for event in ring.events if isinstance(event, RoundClosed)]
     made = [event for event in ring.events if isinstance(event, ContributionAccepted)]
     per_fragment = [0] * ring.config.protocol.fragments

@@ -26,6 +26,9 @@ IMPORTS = {
     "unlockstep.config": "unlockstep.core msgspec tomli_w",
     "unlockstep.recipes": "unlockstep.core unlockstep.config",
     "unlockstep.runlog": "unlockstep.core msgspec",
+    # what goes wrong, and what must hold all the same
+    "unlockstep.tape": "unlockstep.core msgspec",
+    "unlockstep.checkers": "unlockstep.core",
     # a learner
     "unlockstep.learners.backend": "unlockstep.core msgspec numpy",
     "unlockstep.loop": "unlockstep.core unlockstep.learners.backend numpy",
@@ -37,8 +40,8 @@ IMPORTS = {
     # the two worlds they meet in, which never see each other
     "unlockstep.net": "unlockstep.core unlockstep.config unlockstep.runlog unlockstep.loop unlockstep.storehouse "
     "unlockstep.learners.backend aiohttp msgspec numpy",
-    "unlockstep.sim": "unlockstep.core unlockstep.config unlockstep.runlog unlockstep.loop unlockstep.storehouse "
-    "unlockstep.learners.backend msgspec numpy",
+    "unlockstep.sim": "unlockstep.core unlockstep.config unlockstep.runlog unlockstep.tape unlockstep.checkers "
+    "unlockstep.loop unlockstep.storehouse unlockstep.learners.backend unlockstep.learners.toy msgspec numpy",
     # what people touch
     "unlockstep.report": "unlockstep.core unlockstep.runlog msgspec rich",
     "unlockstep.launch": "unlockstep.core unlockstep.config msgspec",

@@ -13,13 +13,14 @@ from unlockstep.core.adoption import Adoption
 from unlockstep.core.events import FragmentCommitted
 from unlockstep.core.merge import MergeRule
 from unlockstep.learners.backend import FloatArray
-from unlockstep.sim.ring import Costs, Ring
+from unlockstep.sim.network import Costs
+from unlockstep.sim.world import World
 
 INSTANT = Costs(message_ns=0, body_ns=0, commit_ns=0)
 """A commit is at the learner before its next step ends; it is adopted after that step."""
 
 
-def committed(ring: Ring, versions: int) -> list[FloatArray]:
+def committed(ring: World, versions: int) -> list[FloatArray]:
     """The global value of fragment 0 after each of its first commits."""
     values: list[FloatArray] = []
     for _ in ring.play():
@@ -41,11 +42,11 @@ def plain(steps: int, noise: float) -> list[FloatArray]:
     return values
 
 
-def world_of_one(adoption: Adoption, noise: float) -> Ring:
+def world_of_one(adoption: Adoption, noise: float) -> World:
     config = settings(
         fragments=1, interval_steps=1, overlap_steps=0, adoption=adoption, outer_rate=1.0, merge=MergeRule.MEAN
     )
-    ring = Ring(config, INSTANT)
+    ring = World(config, INSTANT)
     ring.join("a", toy(config, noise=noise), STEP_NS)
     return ring
 
@@ -74,7 +75,7 @@ def test_a_world_of_one_that_carries_loses_no_step() -> None:
 @pytest.mark.parametrize("rule", MergeRule)
 def test_alone_both_merges_are_the_learner_s_own_gradient(rule: MergeRule) -> None:
     config = settings(fragments=1, interval_steps=1, outer_rate=1.0, merge=rule, adoption=Adoption.CARRY)
-    ring = Ring(config, INSTANT)
+    ring = World(config, INSTANT)
     ring.join("a", toy(config, noise=0.0), STEP_NS)
     for ours, expected in zip(committed(ring, 10), plain(10, noise=0.0), strict=True):
         np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-6)
@@ -83,7 +84,7 @@ def test_alone_both_merges_are_the_learner_s_own_gradient(rule: MergeRule) -> No
 # ----------------------------------------------------------------------------------------------- by hand
 
 
-def scripted_ring(outer_rate: float, interval_steps: int, **learners: Scripted) -> Ring:
+def scripted_ring(outer_rate: float, interval_steps: int, **learners: Scripted) -> World:
     """All start from the first one's values, and hand over once, together, after ``interval_steps`` steps."""
     config = settings(
         fragments=1,
@@ -93,7 +94,7 @@ def scripted_ring(outer_rate: float, interval_steps: int, **learners: Scripted) 
         outer_rate=outer_rate,
         merge=MergeRule.MEAN,
     )
-    ring = Ring(config, INSTANT)
+    ring = World(config, INSTANT)
     for name, backend in learners.items():
         ring.join(name, backend, STEP_NS)
     return ring
@@ -125,7 +126,7 @@ def test_who_comes_first_changes_no_bit() -> None:
     values = []
     for delays in ((0, 7, 3), (5, 0, 9), (2, 1, 0)):
         config = settings(fragments=1, interval_steps=10, quorum=3, merge=MergeRule.RADIAL_DIRECTIONAL)
-        ring = Ring(config, INSTANT)
+        ring = World(config, INSTANT)
         for number, delay in enumerate(delays):
             backend = Scripted([0.1, 0.2, 0.3], [[0.1 * number, 0.3, -0.7 * number]] * 10, [10 + number])
             ring.join(f"learner-{number}", backend, lambda step, delay=delay: STEP_NS + delay * (step == 9))

@@ -13,7 +13,8 @@ from unlockstep.core.events import FragmentCommitted
 from unlockstep.core.merge import MergeRule
 from unlockstep.learners.backend import FloatArray
 from unlockstep.learners.toy import ToyBackend
-from unlockstep.sim.ring import Costs, Ring
+from unlockstep.sim.network import Costs
+from unlockstep.sim.world import World
 
 INSTANT = Costs(message_ns=0, body_ns=0, commit_ns=0)
 TOKENS = (10, 20, 40)
@@ -69,7 +70,7 @@ def test_with_a_quorum_of_all_it_is_diloco(rate: float, momentum: float) -> None
         outer_rate=rate,
         momentum=momentum,
     )
-    ring = Ring(config, INSTANT)
+    ring = World(config, INSTANT)
     for number, backend in enumerate(learners()):
         ring.join(f"learner-{number}", backend, STEP_NS)
     history: list[FloatArray] = []

@@ -19,19 +19,20 @@ from unlockstep.core.events import (
     StepReported,
 )
 from unlockstep.core.reasons import DepartureReason
-from unlockstep.sim.ring import Costs, Ring
+from unlockstep.sim.network import Costs
+from unlockstep.sim.world import World
 
 THREE = {"a": STEP_NS, "b": STEP_NS, "c": STEP_NS}
 
 
-def longest_silence_ns(ring: Ring, since_ns: int = 0) -> int:
+def longest_silence_ns(ring: World, since_ns: int = 0) -> int:
     """The longest time without a commit."""
     times = [event.at_ns for event in of(FragmentCommitted, ring.events) if event.at_ns >= since_ns]
     edges = [since_ns, *times, ring.clock.now_ns()]
     return max(right - left for left, right in itertools.pairwise(edges))
 
 
-def steps_of(ring: Ring, name: str) -> list[StepReported]:
+def steps_of(ring: World, name: str) -> list[StepReported]:
     return [event for event in of(StepReported, ring.events) if event.learner == name]
 
 

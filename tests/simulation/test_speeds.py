@@ -11,7 +11,7 @@ from support.ring_story import MS, SECOND_NS, STEP_NS, end, of, ring_of, setting
 from unlockstep.core.adoption import Adoption
 from unlockstep.core.events import Event, FragmentCommitted, RoundOpened, StepReported
 from unlockstep.core.options import Participation
-from unlockstep.sim.ring import Ring
+from unlockstep.sim.world import World
 
 RATIOS = [1, 2, 3, 4, 5, 7, 8, 10, 13, 16, 20]
 """How many times slower; those that divide H, or that H divides, alias with a schedule by ``t mod H``."""
@@ -29,7 +29,7 @@ def rounds_between_contributions(events: list[Event], learner: str, fragment: in
     return [right - left for left, right in itertools.pairwise(edges)]
 
 
-def two_speeds(ratio: float, adoption: Adoption, participation: Participation, seconds: int = 0) -> Ring:
+def two_speeds(ratio: float, adoption: Adoption, participation: Participation, seconds: int = 0) -> World:
     """Three learners, one of them slower, long enough for twelve steps of it."""
     config = settings(
         fragments=FRAGMENTS, interval_steps=INTERVAL_STEPS, adoption=adoption, participation=participation, lease_s=10.0
@@ -61,7 +61,7 @@ def test_neither_do_ratios_that_are_no_whole_numbers_shut_anybody_out(ratio: flo
     end(ring)
 
 
-def share_of_rounds(ring: Ring, learner: str) -> float:
+def share_of_rounds(ring: World, learner: str) -> float:
     commits = of(FragmentCommitted, ring.events)
     return sum(learner in event.weights for event in commits) / len(commits)
 

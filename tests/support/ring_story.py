@@ -24,7 +24,8 @@ from unlockstep.core.merge import MergeRule
 from unlockstep.core.messages import EndRun
 from unlockstep.core.options import Late, Participation
 from unlockstep.learners.toy import ToyBackend
-from unlockstep.sim.ring import Costs, Ring
+from unlockstep.sim.network import Costs
+from unlockstep.sim.world import World
 
 MS = 1_000_000
 STEP_NS = 100 * MS
@@ -65,9 +66,9 @@ def toy(config: run_config.RunConfig, seed: int = 0, noise: float = 0.1, tokens_
     return ToyBackend(seed=seed, sizes=sizes, noise=noise, tokens_per_step=tokens_per_step)
 
 
-def ring_of(config: run_config.RunConfig, step_ns: dict[str, int], costs: Costs | None = None) -> Ring:
+def ring_of(config: run_config.RunConfig, step_ns: dict[str, int], costs: Costs | None = None) -> World:
     """All of these learners start at once."""
-    ring = Ring(config, costs)
+    ring = World(config, costs)
     for seed, (name, duration_ns) in enumerate(step_ns.items()):
         ring.join(name, toy(config, seed), duration_ns)
     return ring
@@ -78,7 +79,7 @@ def of(kind: type[Kind], events: Sequence[Event]) -> list[Kind]:
     return [event for event in events if isinstance(event, kind)]
 
 
-def end(ring: Ring) -> None:
+def end(ring: World) -> None:
     """End the run in order, and check all that must hold of it."""
     if not ring.ended:
         longest_ns = max((event.step_ns for event in of(StepReported, ring.events)), default=0)
@@ -95,7 +96,7 @@ def end(ring: Ring) -> None:
             assert np.isfinite(ring.global_values(fragment)).all()
 
 
-def digest(ring: Ring) -> str:
+def digest(ring: World) -> str:
     """Of everything that happened and of the parameters that came out."""
     summary = hashlib.sha256(msgspec.json.encode(ring.events))
     for fragment in range(ring.config.protocol.fragments if ring.core.notices else 0):
@@ -124,7 +125,7 @@ def random_settings(draw: random.Random) -> run_config.RunConfig:
     )
 
 
-def random_story(seed: int, duration_ns: int = 6 * SECOND_NS) -> Ring:
+def random_story(seed: int, duration_ns: int = 6 * SECOND_NS) -> World:
     """Learners of random speed, each killed and brought back at random times; then the run ends, if it can."""
     draw = random.Random(seed)
     config = random_settings(draw)
@@ -135,7 +136,7 @@ def random_story(seed: int, duration_ns: int = 6 * SECOND_NS) -> Ring:
         body_ns=draw.choice([0, 20, 300]) * MS,
         commit_ns=draw.choice([0, 10, 300]) * MS,
     )
-    ring = Ring(config, costs)
+    ring = World(config, costs)
     for seed_of_noise, name in enumerate(names):
         at_ns = draw.choice([0, 0, 700]) * MS
         ring.clock.at(at_ns, lambda n=name, s=seed_of_noise: ring.join(n, toy(config, s), speeds[n]))  # type: ignore[misc]
@@ -149,13 +150,13 @@ def random_story(seed: int, duration_ns: int = 6 * SECOND_NS) -> Ring:
     return ring
 
 
-def _kill(ring: Ring, name: str) -> None:
-    if ring._places[name].up:
+def _kill(ring: World, name: str) -> None:
+    if ring.is_up(name):
         ring.kill(name)
 
 
-def _return(ring: Ring, name: str, backend: ToyBackend, step_ns: int) -> None:
-    if not ring._places[name].up:
+def _return(ring: World, name: str, backend: ToyBackend, step_ns: int) -> None:
+    if not ring.is_up(name):
         ring.join(name, backend, step_ns)
 
 

@@ -31,7 +31,7 @@ from unlockstep.core.reasons import DepartureReason, RefusalReason, WindowReason
 from unlockstep.core.status import LedgerStatus, Status
 from unlockstep.learners.toy import ToyBackend
 from unlockstep.report.accounting import Absence, Accounting, LearnerAccount, Spread, Validation, account, spread
-from unlockstep.sim.ring import Ring
+from unlockstep.sim.world import World
 
 MS = 1_000_000
 
@@ -292,7 +292,7 @@ def test_a_log_without_events_amounts_to_nothing() -> None:
 def play(*overrides: str, kill: bool = True) -> tuple[Accounting, Status]:
     """A run with four learners, of which one is killed and comes back; what its log says, and what its syncer says."""
     short = ("run.steps=60", "protocol.fragments=4", "protocol.interval_steps=4", "local.learners=4")
-    ring = Ring(apply(RunConfig(), [*short, *overrides]))
+    ring = World(apply(RunConfig(), [*short, *overrides]))
 
     def join(index: int) -> None:
         backend = ToyBackend(seed=index, noise=0.1, tokens_per_step=16)

@@ -1,0 +1,173 @@
+"""What travels and is merged: real arrays in the production store, or none at all.
+
+Decides what a world wants done with bodies, at a learner's end and at the syncer's, and does it with the real codec and
+``storehouse.Storehouse``. ``weightless`` does it without arrays, for worlds where only time matters.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Protocol
+
+from unlockstep.config import RunConfig
+from unlockstep.core.actions import Commit
+from unlockstep.core.codec import Body, FragmentCodec, body_digest
+from unlockstep.core.layout import Layout
+from unlockstep.core.messages import Committed, ContributionArrived, VersionNotice
+from unlockstep.core.outer_gradient import outer_gradient
+from unlockstep.core.reasons import RefusalReason
+from unlockstep.learners.backend import FloatArray
+from unlockstep.loop import Contribution
+from unlockstep.storehouse import Storehouse
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """A body on its way, with the digest its sender gave it."""
+
+    body: Body
+    digest: str
+    size: int
+    """Bytes that travel."""
+
+    def damaged(self) -> Parcel:
+        """The same with one bit of it turned over on the way."""
+        body = bytearray(self.body)
+        body[len(body) // 2] ^= 1
+        return Parcel(memoryview(body), self.digest, self.size)
+
+
+class Codecs(Protocol):
+    """A learner's end: values to bodies and back."""
+
+    def pack(self, made: Contribution) -> Parcel:
+        """The outer gradient as it travels."""
+        ...
+
+    def unpack(self, fragment: int, parcel: Parcel) -> FloatArray:
+        """The values of a version."""
+        ...
+
+    def size(self, fragment: int) -> int:
+        """Bytes of a version that travel."""
+        ...
+
+
+class Cargo(Protocol):
+    """The syncer's end: the bodies of one life of it."""
+
+    def receive(self, made: Contribution, parcel: Parcel) -> ContributionArrived:
+        """Inspect what has arrived, and keep it if it is sound."""
+        ...
+
+    def seed(self, fragment: int, values: FloatArray) -> VersionNotice:
+        """Version 0 of a fragment."""
+        ...
+
+    def seed_anew(self) -> None:
+        """Another learner seeds: what the one before has brought is void."""
+        ...
+
+    def commit(self, commit: Commit) -> Committed:
+        """Merge, take the outer step, publish."""
+        ...
+
+    def release(self, payload: int) -> None:
+        """A contribution will not be merged."""
+        ...
+
+    def body(self, notice: VersionNotice) -> Parcel | None:
+        """The body of a version; None if it is not retained, or is another than announced."""
+        ...
+
+
+class Freight(Protocol):
+    """Both ends, made for a run."""
+
+    def codecs(self, layout: Layout, config: RunConfig) -> Codecs: ...
+
+    def cargo(self, layout: Layout, config: RunConfig, executor: Executor | None) -> Cargo: ...
+
+
+def arrived(made: Contribution, norm: float, defect: RefusalReason | None, payload: int) -> ContributionArrived:
+    """What the syncer's core is told of an upload."""
+    return ContributionArrived(
+        learner=made.learner,
+        incarnation=made.incarnation,
+        round=made.round,
+        fragment=made.fragment,
+        base_version=made.base_version,
+        c_steps=made.c_steps,
+        c_tokens=made.c_tokens,
+        tokens=made.tokens,
+        norm=norm,
+        defect=defect,
+        payload=payload,
+    )
+
+
+class ArrayCodecs:
+    """The production codec (``Codecs``)."""
+
+    def __init__(self, layout: Layout, config: RunConfig) -> None:
+        fragments = range(layout.fragment_count)
+        self._uploads = [FragmentCodec(layout, fragment, config.codec.upload) for fragment in fragments]
+        self._downloads = [FragmentCodec(layout, fragment, config.codec.download) for fragment in fragments]
+
+    def pack(self, made: Contribution) -> Parcel:
+        body = self._uploads[made.fragment].encode(outer_gradient(made.anchor, made.local))
+        return Parcel(body, body_digest(body), len(body))
+
+    def unpack(self, fragment: int, parcel: Parcel) -> FloatArray:
+        return self._downloads[fragment].decode(parcel.body)
+
+    def size(self, fragment: int) -> int:
+        return self._downloads[fragment].body_size
+
+
+class ArrayCargo:
+    """The production store (``Cargo``)."""
+
+    def __init__(self, layout: Layout, config: RunConfig, executor: Executor | None = None) -> None:
+        self._layout = layout
+        self._config = config
+        self._executor = executor
+        self.seed_anew()
+
+    def seed_anew(self) -> None:
+        self.storehouse = Storehouse(self._layout, self._config, self._executor)
+
+    def receive(self, made: Contribution, parcel: Parcel) -> ContributionArrived:
+        house, fragment = self.storehouse, made.fragment
+        inspection = house.inspect(
+            fragment, parcel.body, parcel.digest, made.c_steps, made.c_tokens, house.norm_bound(fragment)
+        )
+        return arrived(made, inspection.norm, inspection.defect, house.hold(fragment, inspection))
+
+    def seed(self, fragment: int, values: FloatArray) -> VersionNotice:
+        return self.storehouse.seed(fragment, values)
+
+    def commit(self, commit: Commit) -> Committed:
+        prepared = self.storehouse.prepare(commit)
+        notice = self.storehouse.publish(commit, prepared)
+        return Committed(commit.round, commit.fragment, notice.version, notice.digest, prepared.norm)
+
+    def release(self, payload: int) -> None:
+        self.storehouse.release(payload)
+
+    def body(self, notice: VersionNotice) -> Parcel | None:
+        found = self.storehouse.body(notice.fragment, notice.version)
+        if found is None or found[1] != notice.digest:
+            return None
+        return Parcel(found[0], found[1], len(found[0]))
+
+
+class ArrayFreight:
+    """Real arrays (``Freight``)."""
+
+    def codecs(self, layout: Layout, config: RunConfig) -> Codecs:
+        return ArrayCodecs(layout, config)
+
+    def cargo(self, layout: Layout, config: RunConfig, executor: Executor | None) -> Cargo:
+        return ArrayCargo(layout, config, executor)

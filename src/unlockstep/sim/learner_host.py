@@ -1,0 +1,360 @@
+"""A learner's process under virtual time: ``LearnerLoop``, what it trains, and its way to the syncer.
+
+Decides what ``net.learner_client`` decides in a real run (when to connect again, how often to try an upload) and how
+long inner steps take. Does not decide how long messages and bodies take (``network``) or who breaks what (``world``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from unlockstep.config import RunConfig
+from unlockstep.core import messages
+from unlockstep.core.ids import NEVER_NS
+from unlockstep.core.layout import LayoutMethod, build_layout
+from unlockstep.core.messages import (
+    Connected,
+    Disconnected,
+    Fetched,
+    FetchFailed,
+    LearnerInput,
+    LearnerMessage,
+    Leave,
+    SeedStored,
+    SyncerMessage,
+    UploadFailed,
+    VersionNotice,
+)
+from unlockstep.learners.backend import Backend, FloatArray
+from unlockstep.loop import Contribution, LearnerLoop
+from unlockstep.sim.cargo import Freight, Parcel
+from unlockstep.sim.life import Life
+from unlockstep.sim.network import MILLISECOND_NS, SECOND_NS, Costs, Fate, Way, Wire
+from unlockstep.sim.syncer_host import Connection, SyncerProcess
+
+BACKOFF_NS_MIN = 50 * MILLISECOND_NS
+BACKOFF_NS_MAX = 5 * SECOND_NS
+UPLOAD_ATTEMPTS_MAX = 5
+FLUSH_NS_MAX = 2 * SECOND_NS
+"""Given to what is under way when a process ends in order."""
+
+FLUSH_LOOK_NS = 10 * MILLISECOND_NS
+"""How often it is looked whether anything is."""
+
+StepTime = Callable[[int], int]
+"""Number of the step, from 0 -> its duration in nanoseconds."""
+
+
+class LearnerHost:
+    """What outlives a learner's processes: its name, its way to the syncer, and how slow the machine is."""
+
+    def __init__(self, name: str, wire: Wire) -> None:
+        self.name = name
+        self.wire = wire
+        self.slowdown = 1.0
+        self.bodies_to_damage = 0
+        self.process: LearnerProcess | None = None
+
+    def damaged(self, parcel: Parcel) -> Parcel:
+        """What becomes of a body on the way: as long as it is to be so, it is damaged."""
+        if self.bodies_to_damage == 0:
+            return parcel
+        self.bodies_to_damage -= 1
+        return parcel.damaged()
+
+    def fall_silent(self) -> None:
+        """The link has been cut for too long: a connection over it breaks."""
+        if self.process is not None:
+            self.process.silence()
+
+    @property
+    def is_up(self) -> bool:
+        return self.process is not None and self.process.life.is_alive
+
+
+class LearnerProcess:
+    """One start of a learner; also its ``loop.Link``.
+
+    Args:
+        host: where it runs.
+        life: of this process.
+        config: sections ``protocol`` and ``adoption`` are read.
+        costs: how long things take.
+        backend: what it trains.
+        step_ns: how long its steps take on a host that is not slowed down.
+        freight: what its bodies are.
+        syncer: the process of the syncer that answers at the address, whenever asked; None while there is none.
+    """
+
+    def __init__(
+        self,
+        host: LearnerHost,
+        life: Life,
+        config: RunConfig,
+        costs: Costs,
+        backend: Backend,
+        step_ns: StepTime,
+        freight: Freight,
+        syncer: Callable[[], SyncerProcess | None],
+    ) -> None:
+        layout = build_layout(backend.tensors(), config.protocol.fragments, LayoutMethod(config.protocol.layout))
+        backend.bind(layout)
+        self.name = host.name
+        self.life = life
+        self.backend = backend
+        self.steps = 0
+        self.loop = LearnerLoop.create(
+            host.name,
+            layout,
+            backend,
+            self,
+            protocol=config.protocol,
+            adoption=config.adoption.mode,
+            blend_alpha=config.adoption.blend_alpha,
+            now_ns=life.clock.now_ns,
+        )
+        self._host = host
+        self._costs = costs
+        self._step_ns = step_ns
+        self._syncer = syncer
+        self._codecs = freight.codecs(layout, config)
+        self._connection: Connection | None = None
+        self._backoff_ns = BACKOFF_NS_MIN
+        self._transfers = 0
+        self._payloads: dict[int, FloatArray] = {}
+        self._next_payload = 0
+        self._armed_ns = NEVER_NS
+        self._step_number = 0
+        """Tells the end of the present step from that of one which was put off."""
+        self._step_ends_ns: int | None = None
+        """None between two steps."""
+        self._step_left_ns = 0
+        self._leaves = False
+        self._is_ending = False
+        life.after(costs.message_ns, self._connect)
+
+    # ------------------------------------------------------------------------------------------- what is done to it
+
+    def stop(self) -> None:
+        """As SIGSTOP does. What is left of the present step is left."""
+        if self._step_ends_ns is not None:
+            self._step_left_ns = self._step_ends_ns - self.life.clock.now_ns()
+            self._step_number += 1
+        self.life.stop()
+
+    def resume(self) -> None:
+        """As SIGCONT does."""
+        in_step = self._step_ends_ns is not None
+        self.life.resume()
+        if in_step and self.life.is_running:
+            self._end_step_in(self._step_left_ns)
+
+    def pace(self, ratio: float) -> None:
+        """From now on everything takes ``ratio`` times as long as until now, the rest of the present step included."""
+        if self._step_ends_ns is None:
+            return
+        if self.life.is_stopped:
+            self._step_left_ns = round(self._step_left_ns * ratio)
+        else:
+            self._end_step_in(round((self._step_ends_ns - self.life.clock.now_ns()) * ratio))
+
+    def leave(self) -> None:
+        """It is asked to go, in order: between two steps."""
+        self._leaves = True
+        if self._step_ends_ns is None:
+            self._depart()
+
+    def kill(self) -> None:
+        """The process is gone without a word; its connection breaks."""
+        self.life.end()
+        self._hang_up()
+
+    # ------------------------------------------------------------------------------------------- the connection
+
+    def _connect(self) -> None:
+        syncer = self._syncer()
+        if self.loop.done is not None:
+            return
+        if syncer is None or not syncer.life.is_running or not self._host.wire.is_whole:
+            self._connect_later()
+            return
+        self._backoff_ns = BACKOFF_NS_MIN
+        wire = self._host.wire
+        self._connection = Connection(self, wire.pipe(Way.UP), wire.pipe(Way.DOWN))
+        self._peer = syncer
+        syncer.accept(self._connection)
+        self._deliver(Connected())
+
+    def _connect_later(self) -> None:
+        pause_ns = round(self._backoff_ns * self._host.wire.draw.uniform(0.5, 1.0))
+        self._backoff_ns = min(2 * self._backoff_ns, BACKOFF_NS_MAX)
+        self.life.after(pause_ns, self._connect)
+
+    def hear(self, connection: Connection, message: SyncerMessage) -> None:
+        """What the syncer has said."""
+        if connection is self._connection:
+            self._deliver(message)
+
+    def lose(self, connection: Connection) -> None:
+        """The connection has ended, whoever ended it."""
+        if connection is not self._connection:
+            return
+        self._hang_up()
+        self._deliver(Disconnected())
+        self._connect_later()
+
+    def _hang_up(self) -> None:
+        """Close our end; the syncer's host notices when word of it arrives."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            peer = self._peer
+            connection.up.put(lambda: peer.life.happen(lambda: peer.gone(connection)))
+
+    def silence(self) -> None:
+        """The link has been cut for so long that both ends give the connection up, each by itself."""
+        connection, peer = self._connection, self._peer
+        if connection is not None:
+            connection.close()
+            peer.life.happen(lambda: peer.gone(connection))
+            self.life.happen(lambda: self.lose(connection))
+
+    def _deliver(self, message: LearnerInput) -> None:
+        self.loop.deliver(message)
+        self._look_after()
+
+    # ------------------------------------------------------------------------------------------- steps
+
+    def _look_after(self) -> None:
+        """Begin the next step if it may begin, and keep the deadline armed."""
+        if self._step_ends_ns is None and self.loop.wait_until_may_step(timeout_s=0):
+            if self.steps == 0 and self.loop.steps_before > 0:
+                self.backend.seek(self.loop.steps_before)
+            self._end_step_in(round(self._step_ns(self.steps) * self._host.slowdown))
+        deadline_ns = self.loop.next_deadline_ns()
+        if deadline_ns != NEVER_NS and self._armed_ns != deadline_ns:
+            self._armed_ns = deadline_ns
+            self.life.at(deadline_ns, self._on_deadline)
+        if self.loop.done is not None and not self._is_ending:
+            self._is_ending = True
+            self._end_in_order(self.life.clock.now_ns() + FLUSH_NS_MAX)
+
+    def _on_deadline(self) -> None:
+        if self.loop.next_deadline_ns() <= self.life.clock.now_ns():
+            self.loop.on_deadline()
+            self._look_after()
+
+    def _end_step_in(self, left_ns: int) -> None:
+        self._step_number += 1
+        number = self._step_number
+        self._step_ends_ns = self.life.clock.now_ns() + left_ns
+        self.life.at(self._step_ends_ns, lambda: self._end_step(number))
+
+    def _end_step(self, number: int) -> None:
+        if number != self._step_number or self.loop.done is not None:
+            return
+        self._step_ends_ns = None
+        stats = self.backend.inner_step(self.loop.clock)
+        self.steps += 1
+        self.loop.finish_step(stats)
+        if self._leaves:
+            self._depart()
+        else:
+            self._look_after()
+
+    def _depart(self) -> None:
+        if self.loop.done is None:
+            self.loop.leave()
+        self._look_after()
+
+    def _end_in_order(self, until_ns: int) -> None:
+        """Close the connection once nothing is under way, or after a while."""
+        if self._transfers and self.life.clock.now_ns() < until_ns:
+            self.life.after(FLUSH_LOOK_NS, lambda: self._end_in_order(until_ns))
+        else:
+            self.kill()
+
+    # ------------------------------------------------------------------------------------------- loop.Link
+
+    def send(self, message: LearnerMessage) -> None:
+        if isinstance(message, Leave):
+            self._say_goodbye(message, self.life.clock.now_ns() + FLUSH_NS_MAX // 2)
+        else:
+            self._say(message)
+
+    def _say(self, message: LearnerMessage) -> None:
+        connection = self._connection
+        if connection is not None:
+            data, peer = messages.encode(message), self._peer
+            connection.up.put(lambda: peer.life.happen(lambda: peer.hear(connection, data)))
+
+    def _say_goodbye(self, goodbye: Leave, until_ns: int) -> None:
+        """When the uploads under way have arrived: after it they would be refused."""
+        if self._transfers and self.life.clock.now_ns() < until_ns:
+            self.life.after(FLUSH_LOOK_NS, lambda: self._say_goodbye(goodbye, until_ns))
+        else:
+            self._say(goodbye)
+
+    def fetch(self, notice: VersionNotice) -> None:
+        size = self._codecs.size(notice.fragment)
+        self.life.at(self._host.wire.body_arrives_ns(Way.DOWN, size), lambda: self._end_fetch(notice))
+
+    def _end_fetch(self, notice: VersionNotice) -> None:
+        syncer, parcel = self._syncer(), None
+        if syncer is not None and syncer.life.is_running and self._host.wire.fate() is not Fate.LOST:
+            parcel = syncer.give(notice)
+        if parcel is None:
+            self._deliver(FetchFailed(notice.fragment, notice.version))
+            return
+        payload, self._next_payload = self._next_payload, self._next_payload + 1
+        self._payloads[payload] = self._codecs.unpack(notice.fragment, parcel)
+        self._deliver(Fetched(notice.fragment, notice.version, notice.digest, payload))
+
+    def upload(self, contribution: Contribution) -> None:
+        parcel = self._codecs.pack(contribution)
+
+        def arrive(peer: SyncerProcess) -> None:
+            sent = self._host.damaged(parcel)
+            peer.life.happen(lambda: peer.take_upload(contribution, sent))
+
+        c = contribution
+        self._carry(parcel.size, arrive, lambda: self._deliver(UploadFailed(c.round, c.fragment, c.c_tokens, c.tokens)))
+
+    def upload_seed(self, learner: str, incarnation: int, fragment: int, values: FloatArray) -> None:
+        def arrive(peer: SyncerProcess) -> None:
+            if peer.take_seed(learner, incarnation, fragment, values):
+                self._deliver(SeedStored(fragment))
+
+        def fail() -> None:
+            if self._connection is not None:
+                self.lose(self._connection)
+
+        self._carry(values.nbytes, arrive, fail)
+
+    def _carry(
+        self, size: int, arrive: Callable[[SyncerProcess], None], fail: Callable[[], None], attempt: int = 1
+    ) -> None:
+        """Bring a body to the syncer: in as many attempts as a real learner makes."""
+        self._transfers += attempt == 1
+        wire = self._host.wire
+
+        def end() -> None:
+            syncer = self._syncer()
+            fate = Fate.LOST if syncer is None else wire.fate()
+            if syncer is not None and fate is not Fate.LOST:
+                arrive(syncer)
+            if fate is Fate.ARRIVED or not self.life.is_alive:
+                self._transfers -= 1
+            elif attempt == UPLOAD_ATTEMPTS_MAX:
+                self._transfers -= 1
+                fail()
+            else:
+                pause_ns = round(BACKOFF_NS_MIN * 4**attempt * wire.draw.uniform(0.5, 1.0))
+                self.life.after(pause_ns, lambda: self._carry(size, arrive, fail, attempt + 1))
+
+        self.life.at(wire.body_arrives_ns(Way.UP, size), end)
+
+    def take(self, payload: int) -> FloatArray:
+        return self._payloads.pop(payload)
+
+    def discard(self, payload: int) -> None:
+        self._payloads.pop(payload, None)

@@ -1,0 +1,60 @@
+"""One process under virtual time: while it is stopped, whatever happens to it waits; once it is dead, nothing does.
+
+Decides what becomes of things that were going to happen to a process when somebody stops, continues or kills it. Does
+not decide what they are: a learner (``learner_host``) and a syncer (``syncer_host``) are built on it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from unlockstep.sim.clock import VirtualClock
+
+Happening = Callable[[], None]
+
+
+class Life:
+    """From the start of a process to its death."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self.clock = clock
+        self.is_alive = True
+        self.is_stopped = False
+        self._waiting: deque[Happening] = deque()
+
+    @property
+    def is_running(self) -> bool:
+        return self.is_alive and not self.is_stopped
+
+    def happen(self, do: Happening) -> None:
+        """Now, if the process is running; when it is continued, if it is stopped."""
+        if self.is_running:
+            do()
+        elif self.is_alive:
+            self._waiting.append(do)
+
+    def at(self, when_ns: int, do: Happening) -> None:
+        """At a time."""
+        self.clock.at(when_ns, lambda: self.happen(do))
+
+    def after(self, delay_ns: int, do: Happening) -> None:
+        """After a while."""
+        self.clock.after(delay_ns, lambda: self.happen(do))
+
+    def stop(self) -> None:
+        """As SIGSTOP does: its timers expire and its sockets fill up, but it does not notice."""
+        assert self.is_running, "only a running process can be stopped"
+        self.is_stopped = True
+
+    def resume(self) -> None:
+        """As SIGCONT does: everything that has waited happens now, in order."""
+        assert self.is_alive and self.is_stopped, "only a stopped process can be continued"
+        self.is_stopped = False
+        while self._waiting and self.is_running:
+            self._waiting.popleft()()
+
+    def end(self) -> None:
+        """It is gone, whatever it was doing."""
+        self.is_alive = False
+        self._waiting.clear()

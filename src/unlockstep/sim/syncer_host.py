@@ -1,0 +1,253 @@
+"""The syncer's process under virtual time: ``SyncerCore``, its arrays and the connections of its learners.
+
+Decides what ``net.syncer_service`` decides in a real run: which connection a message goes to, when a connection is
+closed and who may still be heard on it. Does not decide how long anything takes (``network``) or who breaks what
+(``world``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING
+
+from unlockstep.config import RunConfig
+from unlockstep.core import messages
+from unlockstep.core.actions import Announce, Commit, Release, RunEnded, SendTo, SyncerAction
+from unlockstep.core.events import Event
+from unlockstep.core.ids import NEVER_NS
+from unlockstep.core.messages import (
+    Disconnected,
+    Fenced,
+    Join,
+    JoinRefused,
+    SeedArrived,
+    SyncerInput,
+    VersionNotice,
+    Welcome,
+)
+from unlockstep.core.syncer import SyncerCore
+from unlockstep.learners.backend import FloatArray
+from unlockstep.loop import Contribution
+from unlockstep.sim.cargo import Cargo, Freight, Parcel
+from unlockstep.sim.life import Life
+from unlockstep.sim.network import Costs, Pipe
+
+if TYPE_CHECKING:
+    from unlockstep.sim.learner_host import LearnerProcess
+
+MakeCore = Callable[[RunConfig], SyncerCore]
+
+
+def production_core(config: RunConfig) -> SyncerCore:
+    """The core as a real syncer builds it."""
+    return SyncerCore(config.run.name, config.protocol, config.run.steps, config.run.tokens)
+
+
+class Connection:
+    """One control connection, from one process of a learner to one process of the syncer."""
+
+    def __init__(self, learner: LearnerProcess, up: Pipe, down: Pipe) -> None:
+        self.learner = learner
+        self.incarnation = 0
+        """As the syncer knows its learner: set with the answer to its joining."""
+        self.is_closing = False
+        """The syncer has said its last word on it, and hears no more."""
+        self.up = up
+        self.down = down
+
+    def close(self) -> None:
+        """Nothing more passes; what stood in line is lost."""
+        self.up.close()
+        self.down.close()
+
+
+class SyncerProcess:
+    """One life of the syncer: it knows nothing of an earlier one.
+
+    Args:
+        life: of this process.
+        config: of the run.
+        costs: how long a commit takes.
+        make_core: what makes its core.
+        freight: what its bodies are.
+        executor: threads lent to the merge.
+        on_end: called when the run has come to its end.
+    """
+
+    def __init__(
+        self,
+        life: Life,
+        config: RunConfig,
+        costs: Costs,
+        make_core: MakeCore,
+        freight: Freight,
+        executor: Executor | None,
+        on_end: Callable[[], None],
+    ) -> None:
+        self.life = life
+        self.core = make_core(config)
+        self.cargo: Cargo | None = None
+        """None until the first learner has brought the layout."""
+        self.events: list[Event] = []
+        """The run log of this life."""
+        self._config = config
+        self._costs = costs
+        self._freight = freight
+        self._executor = executor
+        self._on_end = on_end
+        self._started_ns = life.clock.now_ns()
+        self._connections: list[Connection] = []
+        self._members: dict[tuple[str, int], Connection] = {}
+        self._joining: Connection | None = None
+        """Who has said what the core is hearing: the answer to a ``Join`` goes there, whoever bears the name now."""
+        self._seeder: tuple[str, int] | None = None
+        self._seeded: set[int] = set()
+        """Fragments whose version 0 the seeder has brought: it may send it again if it did not hear of it."""
+        self._armed_ns = NEVER_NS
+
+    @property
+    def now_ns(self) -> int:
+        """Time of this life, which its events carry."""
+        return self.life.clock.now_ns() - self._started_ns
+
+    # ------------------------------------------------------------------------------------------- the core
+
+    def tell(self, message: SyncerInput) -> None:
+        """The core receives something now."""
+        self.core.receive(message, self.now_ns)
+        self._follow()
+
+    def _follow(self) -> None:
+        if self.cargo is None and self.core.layout is not None:
+            self.cargo = self._freight.cargo(self.core.layout, self._config, self._executor)
+        self.events.extend(self.core.take_events())
+        for action in self.core.take_actions():
+            self._carry_out(action)
+        deadline_ns = self.core.next_deadline_ns()
+        if deadline_ns < self._armed_ns or self._armed_ns < self.now_ns:
+            self._armed_ns = deadline_ns
+            if deadline_ns != NEVER_NS:
+                self.life.at(self._started_ns + deadline_ns, self._on_deadline)
+
+    def _on_deadline(self) -> None:
+        self._armed_ns = NEVER_NS
+        self.core.on_deadline(self.now_ns)
+        self._follow()
+
+    def _carry_out(self, action: SyncerAction) -> None:
+        match action:
+            case SendTo(learner, incarnation, message):
+                self._send_to(learner, incarnation, message)
+            case Announce(message):
+                data = messages.encode(message)
+                heard = messages.decode_syncer_message(data)
+                for key in sorted(self._members):
+                    self._put(self._members[key], heard)
+            case Commit():
+                self.life.after(self._costs.commit_ns, lambda: self.tell(self.loaded.commit(action)))
+            case Release(payload):
+                self.loaded.release(payload)
+            case RunEnded():
+                self.life.after(2 * self._costs.message_ns, self._on_end)
+
+    @property
+    def loaded(self) -> Cargo:
+        assert self.cargo is not None, "the core speaks of arrays before any learner has brought a layout"
+        return self.cargo
+
+    # ------------------------------------------------------------------------------------------- connections
+
+    def accept(self, connection: Connection) -> None:
+        """A learner has connected; it will say who it is."""
+        self._connections.append(connection)
+
+    def hear(self, connection: Connection, data: bytes) -> None:
+        """What a learner has said."""
+        if connection.is_closing:
+            return
+        message = messages.decode_learner_message(data)
+        self._joining = connection if isinstance(message, Join) else None
+        self.tell(message)
+        self._joining = None
+
+    def gone(self, connection: Connection) -> None:
+        """A connection has ended, whoever ended it. What was said on it last is still brought to the learner."""
+        connection.up.close()
+        if connection in self._connections:
+            self._connections.remove(connection)
+        key = connection.learner.name, connection.incarnation
+        if self._members.get(key) is connection:
+            del self._members[key]
+            self.tell(Disconnected(*key))
+
+    def die(self) -> None:
+        """The process is gone; every learner's connection breaks."""
+        self.life.end()
+        for connection in self._connections:
+            self._put_end(connection)
+
+    def _send_to(self, learner: str, incarnation: int, message: messages.SyncerMessage) -> None:
+        if isinstance(message, Welcome):
+            self._admit(learner, message)
+        joining = self._joining
+        turned_away = isinstance(message, JoinRefused) and joining is not None and joining.learner.name == learner
+        connection = joining if turned_away else self._members.get((learner, incarnation))
+        if connection is None or connection.is_closing:
+            return
+        self._put(connection, messages.decode_syncer_message(messages.encode(message)))
+        if isinstance(message, JoinRefused | Fenced):
+            self._close(connection)
+
+    def _admit(self, learner: str, welcome: Welcome) -> None:
+        """From here on this incarnation is reached by the connection that has just asked to join."""
+        key = learner, welcome.incarnation
+        if welcome.seed and self._seeder != key:
+            if self._seeder is not None:
+                self.loaded.seed_anew()
+            self._seeder = key
+            self._seeded.clear()
+        joining = self._joining
+        if joining is None or joining.learner.name != learner:  # It is welcomed once more, as the new seeder.
+            return
+        replaced = self._members.get(key)
+        if replaced is not None and replaced is not joining:
+            self._close(replaced)
+        joining.incarnation = welcome.incarnation
+        self._members[key] = joining
+
+    def _put(self, connection: Connection, message: messages.SyncerMessage) -> None:
+        learner = connection.learner
+        connection.down.put(lambda: learner.life.happen(lambda: learner.hear(connection, message)))
+
+    def _put_end(self, connection: Connection) -> None:
+        learner = connection.learner
+        connection.down.put(lambda: learner.life.happen(lambda: learner.lose(connection)))
+
+    def _close(self, connection: Connection) -> None:
+        """Say goodbye; what the learner still says is not heard."""
+        connection.is_closing = True
+        self._put_end(connection)
+        self.life.after(2 * self._costs.message_ns, lambda: self.gone(connection))
+
+    # ------------------------------------------------------------------------------------------- bodies
+
+    def take_upload(self, made: Contribution, parcel: Parcel) -> None:
+        """An upload is complete. A life that has no parameters yet has no use for it."""
+        if self.cargo is not None:
+            self.tell(self.cargo.receive(made, parcel))
+
+    def take_seed(self, learner: str, incarnation: int, fragment: int, values: FloatArray) -> bool:
+        """Version 0 of a fragment is here; whether it was this learner's to bring."""
+        if self._seeder != (learner, incarnation):
+            return False
+        if fragment in self._seeded:
+            return True
+        self._seeded.add(fragment)
+        notice = self.loaded.seed(fragment, values)
+        self.tell(SeedArrived(learner, incarnation, fragment, notice.digest))
+        return True
+
+    def give(self, notice: VersionNotice) -> Parcel | None:
+        """The body of a version; None if it is not to be had."""
+        return None if self.cargo is None else self.cargo.body(notice)

@@ -1,0 +1,230 @@
+"""A whole run under virtual time: a syncer, its learners, the network between them, and everything that goes wrong.
+
+Decides who lives where and what each action of an event tape does to whom. Everything else is the production code
+(``SyncerCore``, ``LearnerCore``, ``LearnerLoop``, ``Storehouse``, the real message encoder) on hosts under a clock that
+is moved by hand. One history per set of arguments: what is equal once is equal always, byte for byte.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+
+from unlockstep import tape as tapes
+from unlockstep.config import RunConfig
+from unlockstep.core.events import Event
+from unlockstep.core.ids import NEVER_NS
+from unlockstep.core.messages import SyncerInput
+from unlockstep.core.syncer import SyncerCore
+from unlockstep.learners.backend import Backend, FloatArray
+from unlockstep.sim.cargo import ArrayCargo, ArrayFreight, Freight
+from unlockstep.sim.clock import VirtualClock
+from unlockstep.sim.learner_host import LearnerHost, LearnerProcess, StepTime
+from unlockstep.sim.life import Life
+from unlockstep.sim.network import Costs, LinkModel, Way, Wire
+from unlockstep.sim.syncer_host import MakeCore, SyncerProcess, production_core
+from unlockstep.storehouse import Storehouse
+
+Starter = Callable[[str], tuple[Backend, StepTime | int]]
+"""Name of a learner -> what a process of it trains, and how long its steps take."""
+
+_WAYS = {"both": (Way.UP, Way.DOWN), "up": (Way.UP,), "down": (Way.DOWN,)}
+
+
+class World:
+    """A syncer and its learners.
+
+    Args:
+        config: sections ``run``, ``protocol``, ``outer``, ``codec``, ``limits`` and ``adoption`` are read.
+        costs: how long things take where nothing is in the way.
+        executor: threads lent to the merge; None computes in the calling thread.
+        links: what else happens on the network.
+        seed: of the network's chance.
+        freight: what bodies are; real arrays unless told otherwise.
+        make_core: what makes a syncer's core.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        costs: Costs | None = None,
+        executor: Executor | None = None,
+        *,
+        links: LinkModel | None = None,
+        seed: int = 0,
+        freight: Freight | None = None,
+        make_core: MakeCore = production_core,
+    ) -> None:
+        self.config = config
+        self.clock = VirtualClock()
+        self.ended = False
+        self.lives: list[SyncerProcess] = []
+        """Every process of the syncer there has been; the last one may be running."""
+        self._costs = costs or Costs()
+        self._executor = executor
+        self._links = links or LinkModel()
+        self._seed = seed
+        self._freight = freight or ArrayFreight()
+        self._make_core = make_core
+        self._hosts: dict[str, LearnerHost] = {}
+        self._start_syncer()
+
+    # ------------------------------------------------------------------------------------------- looking
+
+    @property
+    def syncer(self) -> SyncerProcess:
+        """The newest process of the syncer, dead or alive."""
+        return self.lives[-1]
+
+    @property
+    def core(self) -> SyncerCore:
+        return self.syncer.core
+
+    @property
+    def events(self) -> list[Event]:
+        """The run log of the newest life of the syncer."""
+        return self.syncer.events
+
+    @property
+    def storehouse(self) -> Storehouse:
+        """The arrays of the newest life."""
+        cargo = self.syncer.loaded
+        assert isinstance(cargo, ArrayCargo), "this world has no arrays"
+        return cargo.storehouse
+
+    def global_values(self, fragment: int) -> FloatArray:
+        """The syncer's present value of a fragment."""
+        return self.storehouse.values(fragment)
+
+    @property
+    def learners(self) -> Sequence[str]:
+        """Every name that has been joined under, in order of appearance."""
+        return tuple(self._hosts)
+
+    def process(self, name: str) -> LearnerProcess:
+        """The newest process of a learner, dead or alive."""
+        process = self._hosts[name].process
+        assert process is not None, f"{name} was never started"
+        return process
+
+    def is_up(self, name: str) -> bool:
+        """Whether a learner has a process that lives, stopped or not."""
+        return name in self._hosts and self._hosts[name].is_up
+
+    def backend(self, name: str) -> Backend:
+        """What the learner trains."""
+        return self.process(name).backend
+
+    # ------------------------------------------------------------------------------------------- time
+
+    def run(self, until_ns: int = NEVER_NS) -> None:
+        """Let time pass until the run has ended or ``until_ns`` is reached."""
+        for _ in self.play(until_ns):
+            pass
+
+    def play(self, until_ns: int = NEVER_NS) -> Iterator[int]:
+        """The same, yielding the time after everything that happens."""
+        while not self.ended:
+            next_ns = self.clock.next_ns()
+            if next_ns is None or next_ns > until_ns:
+                return
+            self.clock.step()
+            yield self.clock.now_ns()
+
+    def schedule(self, tape: tapes.Tape, start: Starter) -> None:
+        """Everything on a tape will happen, beginning now: its learners start, its actions follow."""
+        now_ns = self.clock.now_ns()
+        for name in tape.learners:
+            self.join(name, *start(name))
+        for action in tape.actions:
+            self.clock.at(now_ns + action.at_ns, lambda action=action: self.apply(action, start))  # type: ignore[misc]
+
+    # ------------------------------------------------------------------------------------------- what happens
+
+    def apply(self, action: tapes.Action, start: Starter) -> None:
+        """Do what an action says, now. One that is not possible (its target has ended by itself) has no effect."""
+        if action.target == tapes.SYNCER:
+            self._apply_to_syncer(action)
+            return
+        host = self._host(action.target)
+        process = host.process
+        alive = process is not None and process.life.is_alive
+        match action:
+            case tapes.Join() | tapes.Restart():
+                if not alive:
+                    self.join(action.target, *start(action.target))
+            case tapes.Cut():
+                host.wire.cut(_WAYS[action.direction], host.fall_silent)
+            case tapes.Heal():
+                host.wire.heal()
+            case tapes.Throttle():
+                host.wire.bits_per_s = action.mbit_per_s * 1e6 or self._links.bits_per_s
+            case tapes.Slow():
+                ratio, host.slowdown = action.factor / host.slowdown, action.factor
+                if process is not None and alive:
+                    process.pace(ratio)
+            case tapes.Corrupt():
+                host.bodies_to_damage += action.bodies
+            case _ if process is None or not alive:
+                pass
+            case tapes.Kill():
+                process.kill()
+            case tapes.Stop() if process.life.is_running:
+                process.stop()
+            case tapes.Continue() if process.life.is_stopped:
+                process.resume()
+            case tapes.Leave() if process.life.is_running:
+                process.leave()
+
+    def _apply_to_syncer(self, action: tapes.Action) -> None:
+        life = self.syncer.life
+        match action:
+            case tapes.Kill() if life.is_alive:
+                self.syncer.die()
+            case tapes.Restart() if not life.is_alive:
+                self._start_syncer()
+            case tapes.Stop() if life.is_running:
+                life.stop()
+            case tapes.Continue() if life.is_alive and life.is_stopped:
+                life.resume()
+
+    def join(self, name: str, backend: Backend, step_ns: StepTime | int) -> None:
+        """A learner's process starts now: it connects, loads, trains. A process of the same name must be dead."""
+        host = self._host(name)
+        assert not host.is_up, f"{name} is already running"
+        host.process = LearnerProcess(
+            host,
+            Life(self.clock),
+            self.config,
+            self._costs,
+            backend,
+            step_ns if callable(step_ns) else lambda _: step_ns,
+            self._freight,
+            lambda: self.syncer if self.syncer.life.is_alive else None,
+        )
+
+    def kill(self, name: str) -> None:
+        """The learner's process is gone, without a word; its connection breaks."""
+        self.process(name).kill()
+
+    def tell(self, message: SyncerInput) -> None:
+        """The syncer receives something now."""
+        self.syncer.tell(message)
+
+    def _host(self, name: str) -> LearnerHost:
+        host = self._hosts.get(name)
+        if host is None:
+            draw = random.Random(f"{self._seed}/{name}")
+            host = self._hosts[name] = LearnerHost(name, Wire(self.clock, self._costs, self._links, draw))
+        return host
+
+    def _start_syncer(self) -> None:
+        self.lives.append(
+            SyncerProcess(
+                Life(self.clock), self.config, self._costs, self._make_core, self._freight, self._executor, self._end
+            )
+        )
+
+    def _end(self) -> None:
+        self.ended = True

@@ -1,0 +1,521 @@
+"""The event tape: what goes wrong in a run, and when. One input for the simulator and for real processes.
+
+::
+
+    name = "one_crash"                                        TOML, for people
+    learners = ["a", "b"]
+
+    [[action]]
+    at_s = 20.5
+    do = "kill"
+    target = "a"
+
+    {"schema":1,"name":"one_crash","learners":["a","b"],"end_ns":20500000000}       JSON lines, for machines
+    {"do":"kill","at_ns":20500000000,"target":"a"}
+
+Decides the actions, the two file formats, and which stories make sense. Does not decide how an action is carried out
+(``sim.world`` does for virtual time) and knows nothing of the protocol. Once built, a tape is valid: nothing checks it
+again.
+
+A story is *contradictory*, and refused, when an action cannot be done to its target as it stands by then: ``MOVES`` and
+``LINK_MOVES`` say what can. What merely changes nothing, like giving a learner the speed it has, is allowed:
+
+- A stopped process can be killed. It cannot be stopped again, nor asked to leave: it would not hear of it.
+- A dead learner comes back by ``restart``; one that left, or never was there, comes by ``join``.
+- Speed and throttle are levels: setting one replaces the last, and 1 or 0 lifts it. A link is cut once: to cut it in
+  another direction, heal it first. Healing lifts the cut alone.
+- Speed, cut and throttle belong to the name: they outlast stop, death and restart, and the link of a dead learner can
+  be cut, healed and throttled. They end when the learner leaves: who joins begins without any.
+- The syncer can be killed, stopped, continued and restarted. Everything else is done to a learner.
+- Actions at the same time are applied in the order written.
+"""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from decimal import Decimal
+from enum import Enum
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin
+
+import msgspec
+import tomli_w
+
+from unlockstep.core.errors import UsageError
+from unlockstep.core.ids import NANOSECONDS_PER_SECOND, is_learner_name
+
+SCHEMA_VERSION = 1
+
+SYNCER = "syncer"
+"""The target that is the syncer; no learner of a tape may be called so."""
+
+AT_NS_MAX = 2**62
+"""The latest time a tape can name (146 years): twice of it still fits into 64 bits."""
+
+# Beyond these a simulation would come to steps of no length or of years.
+FACTOR_MIN, FACTOR_MAX = 1e-3, 1e6
+MBIT_PER_S_MIN, MBIT_PER_S_MAX = 1e-3, 1e9
+BODIES_MAX = 2**31
+
+SHOWN_MAX = 80
+"""Characters of a wrong value that a complaint shows."""
+
+Format = Literal["toml", "jsonl"]
+
+_FORMATS: dict[str, Format] = {".toml": "toml", ".jsonl": "jsonl"}
+_SHIPPED = resources.files("unlockstep") / "tapes"
+_SECONDS = {"at_ns": "at_s", "end_ns": "end_s"}
+_NANOSECOND = Decimal("1e-9")
+_Record = TypeVar("_Record", bound=msgspec.Struct)
+
+
+class _Action(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag_field="do",
+    tag=str.lower,
+):
+    at_ns: int
+    """Since the run began."""
+    target: str
+    """A learner's name, or ``SYNCER``."""
+
+
+class Kill(_Action, frozen=True):
+    """The process dies at once and says nothing (SIGKILL)."""
+
+
+class Stop(_Action, frozen=True):
+    """The process stands still and keeps what it has (SIGSTOP)."""
+
+
+class Continue(_Action, frozen=True):
+    """A stopped process goes on where it stood (SIGCONT)."""
+
+
+class Restart(_Action, frozen=True):
+    """A new process under the name of a dead one."""
+
+
+class Slow(_Action, frozen=True, kw_only=True):
+    """From now on a step takes ``factor`` times as long as at the learner's own speed; 1 gives that back."""
+
+    factor: float
+
+
+class Cut(_Action, frozen=True, kw_only=True):
+    """Nothing gets through between learner and syncer; ``up`` is towards the syncer."""
+
+    direction: Literal["both", "up", "down"] = "both"
+
+
+class Heal(_Action, frozen=True):
+    """The link is whole again, as fast as it was: a throttle stays."""
+
+
+class Throttle(_Action, frozen=True, kw_only=True):
+    """From now on the link carries so much each way and no more; 0 lifts it."""
+
+    mbit_per_s: float
+
+
+class Corrupt(_Action, frozen=True, kw_only=True):
+    """Each of the next ``bodies`` bodies the learner uploads arrives with one byte flipped."""
+
+    bodies: int = 1
+
+
+class Join(_Action, frozen=True):
+    """A new learner begins."""
+
+
+class Leave(_Action, frozen=True):
+    """A learner says goodbye and ends (SIGTERM)."""
+
+
+Action = Kill | Stop | Continue | Restart | Slow | Cut | Heal | Throttle | Corrupt | Join | Leave
+
+KINDS: dict[str, type[Action]] = {kind.__name__.lower(): kind for kind in get_args(Action)}
+"""Every action by the name it has in a file."""
+
+SYNCER_KINDS: tuple[type[Action], ...] = (Kill, Stop, Continue, Restart)
+
+
+class TargetState(Enum):
+    ABSENT = "not part of the run"
+    RUNNING = "running"
+    STOPPED = "stopped"
+    DEAD = "dead"
+
+
+class LinkState(Enum):
+    WHOLE = "whole"
+    CUT = "cut"
+
+
+_OF_LINKS: tuple[type[Action], ...] = (Cut, Heal, Throttle)
+
+MOVES: dict[TargetState, dict[type[Action], TargetState]] = {
+    TargetState.ABSENT: {Join: TargetState.RUNNING},
+    TargetState.RUNNING: {
+        Kill: TargetState.DEAD,
+        Stop: TargetState.STOPPED,
+        Leave: TargetState.ABSENT,
+        **dict.fromkeys((Slow, Corrupt, *_OF_LINKS), TargetState.RUNNING),
+    },
+    TargetState.STOPPED: {
+        Kill: TargetState.DEAD,
+        Continue: TargetState.RUNNING,
+        **dict.fromkeys((Slow, Corrupt, *_OF_LINKS), TargetState.STOPPED),
+    },
+    TargetState.DEAD: {
+        Restart: TargetState.RUNNING,
+        **dict.fromkeys(_OF_LINKS, TargetState.DEAD),
+    },
+}
+
+LINK_MOVES: dict[LinkState, dict[type[Action], LinkState]] = {
+    LinkState.WHOLE: {Cut: LinkState.CUT, Leave: LinkState.WHOLE},
+    LinkState.CUT: {Heal: LinkState.WHOLE, Leave: LinkState.WHOLE},
+}
+
+
+class Standing:
+    """Where every target stands as a story goes on: what can be done next, for a check and for who makes up stories."""
+
+    def __init__(self, learners: tuple[str, ...]) -> None:
+        self._processes = dict.fromkeys((*learners, SYNCER), TargetState.RUNNING)
+        self._links: dict[str, LinkState] = {}
+
+    def process(self, target: str) -> TargetState:
+        return self._processes.get(target, TargetState.ABSENT)
+
+    def link(self, target: str) -> LinkState:
+        return self._links.get(target, LinkState.WHOLE)
+
+    def possible(self, target: str) -> tuple[type[Action], ...]:
+        """What can be done to a target now."""
+        return tuple(kind for kind in MOVES[self.process(target)] if self._can(kind, target))
+
+    def move(self, action: Action) -> None:
+        """Take in an action. Raises UsageError if it cannot be done; then nothing has changed."""
+        kind, target = type(action), action.target
+        if not self._can(kind, target):
+            raise UsageError(self._objection(kind, target))
+        link = self.link(target)
+        self._processes[target] = MOVES[self.process(target)][kind]
+        self._links[target] = LINK_MOVES[link].get(kind, link)
+
+    def _can(self, kind: type[Action], target: str) -> bool:
+        if target == SYNCER and kind not in SYNCER_KINDS:
+            return False
+        if kind in (Cut, Heal) and kind not in LINK_MOVES[self.link(target)]:
+            return False
+        return kind in MOVES[self.process(target)]
+
+    def _objection(self, kind: type[Action], target: str) -> str:
+        process, link = self.process(target), self.link(target)
+        if target == SYNCER and kind not in SYNCER_KINDS:
+            reason = f"{_name(kind)} is for learners; the syncer is {process.value} by then"
+        elif kind not in MOVES[process]:
+            reason = f"{target} is {process.value} by then"
+        else:
+            reason = f"the link of {target} is {link.value} by then"
+        possible = ", ".join(map(_name, self.possible(target)))
+        return f"{reason}, which allows {possible}; change the action, its target or its time"
+
+
+class Tape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A story: who is there at the start, and what is done to whom.
+
+    Raises:
+        UsageError: the story is contradictory or a value is out of range; one sentence with tape, action, value, fix.
+    """
+
+    name: str
+    about: str = ""
+    learners: tuple[str, ...]
+    """There at the start, running, at their own speed, each on a whole link."""
+    actions: tuple[Action, ...] = ()
+    """In the order of time."""
+    end_ns: int = 0
+    """How long the story lasts. Given as 0 it becomes the time of the last action."""
+
+    def __post_init__(self) -> None:
+        self._check_header()
+        standing = Standing(self.learners)
+        last_ns = 0
+        for number, action in enumerate(self.actions, start=1):
+            try:
+                _check_values(action, last_ns)
+                standing.move(action)
+            except UsageError as error:
+                raise UsageError(f"tape {self.name!r}, action {number} ({_said(action)}): {error}") from None
+            last_ns = action.at_ns
+        if self.end_ns == 0:
+            msgspec.structs.force_setattr(self, "end_ns", last_ns)
+        elif self.end_ns < last_ns:
+            raise UsageError(
+                f"tape {self.name!r}: end_ns is {self.end_ns} ({_seconds(self.end_ns)} s) but its last action is at "
+                f"{_seconds(last_ns)} s; end later or drop what comes behind"
+            )
+
+    def _check_header(self) -> None:
+        spelling = "use letters, digits, _ and - (64 at most, no mark in front)"
+        if not is_learner_name(self.name):
+            raise UsageError(f"the name of a tape is {_show(self.name)}; {spelling}")
+        for learner in self.learners:
+            if not is_learner_name(learner) or learner == SYNCER:
+                raise UsageError(f"tape {self.name!r}: learners has {_show(learner)}; {spelling}, and not {SYNCER!r}")
+        if len(set(self.learners)) < len(self.learners):
+            twice = max(self.learners, key=self.learners.count)
+            raise UsageError(f"tape {self.name!r}: learners has {twice!r} twice; give each learner a name of its own")
+        if not self.learners and not any(isinstance(action, Join) for action in self.actions):
+            raise UsageError(f"tape {self.name!r}: learners is empty and nobody joins; name a learner or let one join")
+        if not 0 <= self.end_ns <= AT_NS_MAX:
+            raise UsageError(f"tape {self.name!r}: end_ns is {self.end_ns}; it must be from 0 to {AT_NS_MAX}")
+
+
+def shipped() -> tuple[str, ...]:
+    """The names of the tapes that come with this package."""
+    files = (entry.name for entry in _SHIPPED.iterdir())
+    return tuple(sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml")))
+
+
+def read(path_or_name: str | Path) -> Tape:
+    """The tape in a file whose name ends in ``.toml`` or ``.jsonl``, or a shipped one by its name.
+
+    Raises:
+        UsageError: there is no such tape, it cannot be read, or it is not a valid one.
+    """
+    name, path = str(path_or_name), Path(path_or_name)
+    file_format = _FORMATS.get(path.suffix)
+    if file_format is None:
+        if name not in shipped():
+            raise UsageError(
+                f"tape {name!r} is neither a file that ends in .toml or .jsonl nor one of {', '.join(shipped())}; "
+                "choose one of these"
+            )
+        return loads((_SHIPPED / f"{name}.toml").read_text(encoding="utf-8"), "toml", source=f"tape {name!r}")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UsageError(f"tape {path} does not exist; check the path") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"tape {path} is not UTF-8 text; save it as UTF-8") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"tape {path} cannot be read ({error}); check that it is a file") from None
+    return loads(text, file_format, source=str(path))
+
+
+def loads(text: str, file_format: Format, source: str = "the text") -> Tape:
+    """The tape in a text, which complaints call ``source``. Raises UsageError as ``read`` does."""
+    return _loads_toml(text, source) if file_format == "toml" else _loads_lines(text, source)
+
+
+def dumps_toml(tape: Tape) -> str:
+    """A tape as TOML. ``loads(dumps_toml(tape), "toml") == tape``."""
+    header = {"name": tape.name, "about": tape.about, "learners": tape.learners, "end_s": _seconds(tape.end_ns)}
+    tables = [tomli_w.dumps(header)]
+    for action in tape.actions:
+        fields = msgspec.to_builtins(action)
+        tables.append("[[action]]\n" + tomli_w.dumps({"at_s": _seconds(fields.pop("at_ns")), **fields}))
+    return "\n".join(tables)
+
+
+def dumps_lines(tape: Tape) -> str:
+    """A tape as JSON lines. ``loads(dumps_lines(tape), "jsonl") == tape``."""
+    header = {"schema": SCHEMA_VERSION, "name": tape.name, "about": tape.about, "learners": tape.learners}
+    records = ({**header, "end_ns": tape.end_ns}, *tape.actions)
+    return "".join(msgspec.json.encode(record).decode() + "\n" for record in records)
+
+
+def write(tape: Tape, path: str | Path) -> None:
+    """Write a tape to a file whose name ends in ``.toml`` or ``.jsonl``.
+
+    Raises:
+        UsageError: another ending, or a file that cannot be written.
+    """
+    path = Path(path)
+    if path.suffix not in _FORMATS:
+        raise UsageError(f"tape {path} ends in {path.suffix!r}; let its name end in .toml or .jsonl")
+    text = dumps_toml(tape) if _FORMATS[path.suffix] == "toml" else dumps_lines(tape)
+    try:
+        path.write_text(text, encoding="utf-8", newline="\n")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"tape {path} cannot be written ({error}); choose a folder you may write to") from None
+
+
+# ------------------------------------------------------------------------------------------------ reading
+
+
+class _Header(msgspec.Struct, frozen=True, kw_only=True):
+    """All of a tape but its actions: the first line of JSON lines, the keys above the tables of TOML."""
+
+    name: str
+    about: str = ""
+    learners: tuple[str, ...]
+    end_ns: int = 0
+
+
+def _loads_lines(text: str, source: str) -> Tape:
+    records = []
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
+        try:
+            records.append(msgspec.json.decode(line))
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            raise UsageError(f"{source}, line {number} is not JSON ({error}); correct it there") from None
+    header = _header(records[0], f"{source}, line 1", "jsonl")
+    behind = enumerate(records[1:], start=2)
+    actions = (_action(record, f"{source}, line {number}", "jsonl") for number, record in behind)
+    return _tape(header, tuple(actions), source)
+
+
+def _loads_toml(text: str, source: str) -> Tape:
+    try:
+        settings = tomllib.loads(text, parse_float=Decimal)
+    except ArithmeticError:
+        raise UsageError(f"{source} has a number that is too large to read; correct it there") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{source} is not TOML ({error}); correct it there") from None
+    records = settings.pop("action", [])
+    if not isinstance(records, list):
+        raise UsageError(f"{source}: action is {_show(records)}; begin each action with [[action]]")
+    header = _header({"schema": SCHEMA_VERSION, **settings}, source, "toml")
+    actions = (_action(record, f"{source}, action {number}", "toml") for number, record in enumerate(records, start=1))
+    return _tape(header, tuple(actions), source)
+
+
+def _tape(header: _Header, actions: tuple[Action, ...], source: str) -> Tape:
+    try:
+        return Tape(actions=actions, **msgspec.structs.asdict(header))
+    except UsageError as error:
+        raise UsageError(f"{source}: {error}") from None
+
+
+def _header(record: object, where: str, file_format: Format) -> _Header:
+    fields = _object(record, where)
+    schema = fields.pop("schema", None)
+    if schema != SCHEMA_VERSION:
+        raise UsageError(
+            f"{where}: schema is {_show(schema)} but this version reads schema {SCHEMA_VERSION}; "
+            "check that it is a tape, and which version wrote it"
+        )
+    return _convert(fields, _Header, where, file_format)
+
+
+def _action(record: object, where: str, file_format: Format) -> Action:
+    fields = _object(record, where)
+    do = fields.pop("do", None)
+    if not isinstance(do, str) or do not in KINDS:
+        raise UsageError(f"{where}: do is {_show(do)}; choose one of {', '.join(KINDS)}")
+    return _convert(fields, KINDS[do], where, file_format)
+
+
+def _object(record: object, where: str) -> dict[str, Any]:
+    if not isinstance(record, dict):
+        raise UsageError(f"{where} is {_show(record)}; write fields there, each with its name")
+    return record
+
+
+def _convert(record: dict[str, Any], kind: type[_Record], where: str, file_format: Format) -> _Record:
+    """A record of plain values as what it stands for, or a sentence that names the first field that is wrong."""
+    fields = _fields(kind, file_format)
+    for name in record:
+        if name not in fields:
+            raise UsageError(f"{where}: {_show(name)} is not a field there; choose from {', '.join(fields)}")
+    for name, field in fields.items():
+        if field.required and name not in record:
+            raise UsageError(f"{where}: {name} is missing; add it")
+    values = {}
+    for name, value in record.items():
+        field = fields[name]
+        values[field.name] = value if field.name == name else _nanoseconds(value, name, where)
+    try:
+        return msgspec.convert(values, kind)
+    except msgspec.ValidationError:
+        wrong = next(name for name in record if not _fits(values[fields[name].name], fields[name].type))
+        fix = f"it must be {_describe(fields[wrong].type)}"
+        raise UsageError(f"{where}: {wrong} is {_show(record[wrong])}; {fix}") from None
+
+
+@functools.cache
+def _fields(kind: type[msgspec.Struct], file_format: Format) -> dict[str, msgspec.structs.FieldInfo]:
+    """The fields of a record by the names they have in a file: TOML has times in seconds."""
+    spelling = _SECONDS if file_format == "toml" else {}
+    return {spelling.get(field.name, field.name): field for field in msgspec.structs.fields(kind)}
+
+
+def _fits(value: object, kind: object) -> bool:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _describe(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(get_args(kind))}"
+    return {int: "a whole number", float: "a number", str: "text"}.get(kind, "a list of names")
+
+
+def _nanoseconds(value: object, name: str, where: str) -> int:
+    """Seconds as read from TOML in whole nanoseconds, exactly."""
+    if isinstance(value, int | Decimal) and not isinstance(value, bool):
+        number = Decimal(value)
+        if number.is_finite() and 0 <= number <= _seconds(AT_NS_MAX) and number == number.quantize(_NANOSECOND):
+            return int(number.scaleb(9))
+    raise UsageError(
+        f"{where}: {name} is {_show(value)}; it must be a number of seconds from 0 to {_seconds(AT_NS_MAX)}, "
+        "with nine digits behind the point at most"
+    )
+
+
+def _seconds(ns: int) -> int | Decimal:
+    """Nanoseconds in seconds, exactly, in the shortest spelling."""
+    whole, rest = divmod(ns, NANOSECONDS_PER_SECOND)
+    return Decimal(ns).scaleb(-9).normalize() if rest else whole
+
+
+def _check_values(action: Action, last_ns: int) -> None:
+    """What can be said of an action without knowing how its target stands. Written so that NaN fulfils nothing."""
+    at_ns, target = action.at_ns, action.target
+    if not 0 <= at_ns <= AT_NS_MAX:
+        raise UsageError(f"at_ns is {at_ns}; it must be from 0 to {AT_NS_MAX}")
+    if at_ns < last_ns:
+        raise UsageError(f"the action before it is at {_seconds(last_ns)} s; put the actions in the order of time")
+    if not is_learner_name(target):
+        raise UsageError(f"target is {_show(target)}; name a learner (letters, digits, _ and -) or {SYNCER!r}")
+    match action:
+        case Slow(factor=factor) if not FACTOR_MIN <= factor <= FACTOR_MAX:
+            raise UsageError(f"factor is {factor}; it must be from {FACTOR_MIN:g} to {FACTOR_MAX:g}")
+        case Throttle(mbit_per_s=rate) if not (rate == 0 or MBIT_PER_S_MIN <= rate <= MBIT_PER_S_MAX):
+            raise UsageError(
+                f"mbit_per_s is {rate}; it must be from {MBIT_PER_S_MIN:g} to {MBIT_PER_S_MAX:g}, or 0 to lift it"
+            )
+        case Corrupt(bodies=bodies) if not 1 <= bodies <= BODIES_MAX:
+            raise UsageError(f"bodies is {_show(bodies)}; it must be from 1 to {BODIES_MAX}")
+
+
+def _said(action: Action) -> str:
+    target = action.target if is_learner_name(action.target) else _show(action.target)
+    return f"{_name(type(action))} {target} at {_seconds(action.at_ns)} s"
+
+
+def _name(kind: type[Action]) -> str:
+    return kind.__name__.lower()
+
+
+def _show(value: object) -> str:
+    """A value in a sentence: on one line, and short whatever was in the file."""
+    try:
+        text = str(value) if isinstance(value, Decimal) else repr(value)
+    except (ValueError, RecursionError):  # An integer of thousands of digits, or lists a thousand deep.
+        return "too large to show"
+    return text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX] + "..."

@@ -1,0 +1,271 @@
+"""What each action of a tape does to a run: one at a time, told like a story."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from support.ring_story import MS, SECOND_NS, STEP_NS, end, of, ring_of, settings, toy
+from unlockstep import tape as tapes
+from unlockstep.core.events import (
+    ContributionAccepted,
+    ContributionRefused,
+    FragmentCommitted,
+    LearnerAway,
+    LearnerDeparted,
+    LearnerJoined,
+    RunSeeded,
+    StepReported,
+)
+from unlockstep.core.reasons import DepartureReason, RefusalReason
+from unlockstep.sim.network import SILENCE_NS, LinkModel
+from unlockstep.sim.weightless import WeightlessBackend, WeightlessFreight
+from unlockstep.sim.world import World
+
+TWO = {"a": STEP_NS, "b": STEP_NS}
+
+
+def do(world: World, action: tapes.Action) -> None:
+    world.apply(action, lambda name: (toy(world.config, 5), STEP_NS))
+
+
+def departures(world: World) -> list[tuple[str, DepartureReason]]:
+    return [(event.learner, event.reason) for event in of(LearnerDeparted, world.events)]
+
+
+def is_live(world: World, name: str) -> bool:
+    learners = world.core.status(world.clock.now_ns()).learners
+    return any(learner.learner == name and learner.state == "live" for learner in learners)
+
+
+def test_a_stopped_learner_is_given_up_and_takes_part_again_when_it_is_continued() -> None:
+    """C19: its lease ends; what it says of its old incarnation is fenced; it goes on with the progress it has."""
+    world = ring_of(settings(lease_s=1.0), TWO)
+    world.run(2 * SECOND_NS)
+    do(world, tapes.Stop(at_ns=0, target="b"))
+    world.run(5 * SECOND_NS)
+    assert departures(world) == [("b", DepartureReason.LEASE_EXPIRED)]
+    assert of(FragmentCommitted, world.events)[-1].at_ns > 4 * SECOND_NS
+    steps = world.process("b").steps
+    do(world, tapes.Continue(at_ns=0, target="b"))
+    world.run(7 * SECOND_NS)
+    assert is_live(world, "b") and world.process("b").steps > steps
+    assert [event.resumed for event in of(LearnerJoined, world.events) if event.learner == "b"] == [False, True]
+    end(world)
+
+
+def test_a_step_takes_as_much_longer_as_its_learner_was_stopped() -> None:
+    world = ring_of(settings(lease_s=60.0), TWO)
+    world.run(SECOND_NS + STEP_NS // 2)
+    do(world, tapes.Stop(at_ns=0, target="b"))
+    world.run(world.clock.now_ns() + 3 * SECOND_NS)
+    do(world, tapes.Continue(at_ns=0, target="b"))
+    world.run(8 * SECOND_NS)
+    durations = [event.step_ns for event in of(StepReported, world.events) if event.learner == "b"]
+    assert sorted(set(durations)) == [STEP_NS, STEP_NS + 3 * SECOND_NS]
+    end(world)
+
+
+def test_a_slow_learner_is_slow_from_the_middle_of_its_step_on() -> None:
+    world = ring_of(settings(), {"a": STEP_NS, "b": SECOND_NS})
+    world.run(4 * MS + 20 * MS + SECOND_NS // 2)
+    begun_ns = world.clock.now_ns()
+    do(world, tapes.Slow(at_ns=0, target="b", factor=4.0))
+    world.run(20 * SECOND_NS)
+    do(world, tapes.Slow(at_ns=0, target="b", factor=1.0))
+    world.run(30 * SECOND_NS)
+    times = [event.at_ns for event in of(StepReported, world.events) if event.learner == "b"]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert times[0] - begun_ns == pytest.approx(2 * SECOND_NS, abs=200 * MS)
+    assert gaps[:3] == [4 * SECOND_NS] * 3
+    assert gaps[-3:] == [SECOND_NS] * 3
+    end(world)
+
+
+def test_a_short_cut_delays_and_a_long_one_breaks_the_connection() -> None:
+    world = ring_of(settings(lease_s=120.0), TWO)
+    world.run(2 * SECOND_NS)
+    do(world, tapes.Cut(at_ns=0, target="b"))
+    world.run(world.clock.now_ns() + SILENCE_NS // 2)
+    do(world, tapes.Heal(at_ns=0, target="b"))
+    world.run(world.clock.now_ns() + SECOND_NS)
+    assert of(LearnerAway, world.events) == [] and is_live(world, "b")
+
+    do(world, tapes.Cut(at_ns=0, target="b"))
+    cut_ns = world.clock.now_ns()
+    world.run(cut_ns + 2 * SILENCE_NS)
+    assert [(event.learner, event.at_ns - cut_ns) for event in of(LearnerAway, world.events)] == [("b", SILENCE_NS)]
+    do(world, tapes.Heal(at_ns=0, target="b"))
+    world.run(world.clock.now_ns() + 10 * SECOND_NS)
+    assert is_live(world, "b") and departures(world) == []
+    assert world.process("b").steps > 700  # it has trained all the time
+    end(world)
+
+
+@pytest.mark.parametrize("direction", ["up", "down", "both"])
+def test_learners_train_on_behind_a_cut_in_any_direction(direction: str) -> None:
+    world = ring_of(settings(lease_s=1.0), TWO)
+    world.run(2 * SECOND_NS)
+    do(world, tapes.Cut(at_ns=0, target="b", direction=direction))  # type: ignore[arg-type]
+    world.run(20 * SECOND_NS)
+    assert world.process("b").steps >= 190
+    do(world, tapes.Heal(at_ns=0, target="b"))
+    world.run(30 * SECOND_NS)
+    assert is_live(world, "b")
+    end(world)
+
+
+def test_a_damaged_body_is_refused_by_its_digest_and_its_tokens_are_accounted_for() -> None:
+    world = ring_of(settings(), TWO)
+    world.run(2 * SECOND_NS)
+    do(world, tapes.Corrupt(at_ns=0, target="b", bodies=2))
+    world.run(4 * SECOND_NS)
+    refused = of(ContributionRefused, world.events)
+    assert [(event.learner, event.reason) for event in refused] == [("b", RefusalReason.DIGEST_MISMATCH)] * 2
+    end(world)
+
+
+def test_a_throttled_link_makes_contributions_late_and_nobody_waits_for_it() -> None:
+    """A body of some hundred bytes takes seconds over 1 kbit/s."""
+    world = ring_of(settings(lease_s=30.0), {"a": STEP_NS, "b": STEP_NS})
+    world.run(2 * SECOND_NS)
+    do(world, tapes.Throttle(at_ns=0, target="b", mbit_per_s=0.001))
+    world.run(12 * SECOND_NS)
+    late = [event for event in of(ContributionAccepted, world.events) if event.learner == "b" and event.late]
+    assert late
+    steps_of_a = [event for event in of(StepReported, world.events) if event.learner == "a"]
+    assert {event.step_ns for event in steps_of_a} == {STEP_NS}
+    do(world, tapes.Throttle(at_ns=0, target="b", mbit_per_s=0))
+    world.run(60 * SECOND_NS)
+    assert not of(ContributionAccepted, world.events)[-1].late
+    end(world)
+
+
+def test_one_who_leaves_says_what_it_drops_and_is_gone() -> None:
+    """C23"""
+    world = ring_of(settings(), TWO)
+    world.run(2 * SECOND_NS)
+    do(world, tapes.Leave(at_ns=0, target="b"))
+    world.run(3 * SECOND_NS)
+    assert departures(world) == [("b", DepartureReason.LEFT)]
+    assert not world.is_up("b")
+    ledger = world.core.status(world.clock.now_ns()).ledger
+    assert ledger.lost == 0
+    do(world, tapes.Restart(at_ns=0, target="b"))
+    world.run(5 * SECOND_NS)
+    assert is_live(world, "b")
+    end(world)
+
+
+def test_lost_packets_and_uploads_that_arrive_twice_cost_no_token() -> None:
+    world = World(settings(lease_s=5.0), links=LinkModel(jitter_ns=40 * MS, loss=0.1, repeats=0.3), seed=4)
+    for seed, name in enumerate("abc"):
+        world.join(name, toy(world.config, seed), STEP_NS + seed * MS)
+    world.run(30 * SECOND_NS)
+    duplicates = [e for e in of(ContributionRefused, world.events) if e.reason is RefusalReason.DUPLICATE]
+    assert duplicates
+    end(world)
+
+
+def test_while_the_syncer_is_frozen_learners_train_on() -> None:
+    world = ring_of(settings(lease_s=2.0), TWO)
+    world.run(2 * SECOND_NS)
+    do(world, tapes.Stop(at_ns=0, target=tapes.SYNCER))
+    world.run(6 * SECOND_NS)
+    assert world.process("a").steps >= 58
+    do(world, tapes.Continue(at_ns=0, target=tapes.SYNCER))
+    world.run(9 * SECOND_NS)
+    assert is_live(world, "a") and is_live(world, "b")
+    end(world)
+
+
+def test_without_the_syncer_learners_train_on_and_when_it_returns_with_nothing_they_say_so() -> None:
+    """C34: nobody takes up the run with parameters of its own; what comes after is another run, seeded anew."""
+    world = ring_of(settings(), TWO)
+    world.run(2 * SECOND_NS)
+    do(world, tapes.Kill(at_ns=0, target=tapes.SYNCER))
+    world.run(8 * SECOND_NS)
+    assert world.process("a").steps >= 78
+    before = world.events
+    do(world, tapes.Restart(at_ns=0, target=tapes.SYNCER))
+    world.run(20 * SECOND_NS)
+    for name in TWO:
+        done = world.process(name).loop.done
+        assert done is not None and done.failed and "lost the run's parameters" in done.reason
+    assert of(RunSeeded, world.events) == [] and len(world.lives) == 2 and before is world.lives[0].events
+
+    for name in TWO:
+        do(world, tapes.Restart(at_ns=0, target=name))
+    world.run(25 * SECOND_NS)
+    assert len(of(RunSeeded, world.events)) == 1
+    assert len(of(FragmentCommitted, world.events)) > 20
+    end(world)
+
+
+def test_a_tape_is_played_from_its_beginning_to_its_end() -> None:
+    tape = tapes.Tape(
+        name="short",
+        learners=("a", "b"),
+        actions=(
+            tapes.Kill(at_ns=2 * SECOND_NS, target="b"),
+            tapes.Join(at_ns=3 * SECOND_NS, target="c"),
+            tapes.Restart(at_ns=4 * SECOND_NS, target="b"),
+        ),
+    )
+    world = World(settings())
+    world.schedule(tape, lambda name: (toy(world.config, ord(name)), STEP_NS))
+    world.run(8 * SECOND_NS)
+    joins = [(event.learner, event.at_ns // SECOND_NS) for event in of(LearnerJoined, world.events)]
+    assert joins == [("a", 0), ("b", 0), ("c", 3), ("b", 4)]
+    end(world)
+
+
+def test_a_world_without_arrays_tells_the_same_story_as_one_with_them() -> None:
+    """Same rounds, same participants, same times: only norms, losses and digests differ."""
+
+    def story(world: World, weightless: bool) -> list[tuple[object, ...]]:
+        for seed, name in enumerate("abc"):
+            backend = WeightlessBackend(4, tokens_per_step=10) if weightless else toy(world.config, seed)
+            world.join(name, backend, STEP_NS + 7 * seed * MS)
+        world.run(3 * SECOND_NS)
+        world.kill("b")
+        world.run(9 * SECOND_NS)
+        return [(e.at_ns, e.round, e.version, tuple(e.weights.items())) for e in of(FragmentCommitted, world.events)]
+
+    heavy = story(World(settings()), weightless=False)
+    light = story(World(settings(), freight=WeightlessFreight()), weightless=True)
+    assert light == heavy and len(light) > 50
+
+
+def test_a_weightless_body_can_be_damaged_too() -> None:
+    world = World(settings(), freight=WeightlessFreight(body_bytes=1000))
+    for name in "ab":
+        world.join(name, WeightlessBackend(4), STEP_NS)
+    world.run(SECOND_NS)
+    do(world, tapes.Corrupt(at_ns=0, target="b"))
+    world.run(2 * SECOND_NS)
+    assert [event.reason for event in of(ContributionRefused, world.events)] == [RefusalReason.DIGEST_MISMATCH]
+
+
+def test_chance_on_one_link_does_not_disturb_another() -> None:
+    """The learners that both worlds have see the same network, message by message."""
+
+    def times(names: str) -> list[int]:
+        world = World(settings(), links=LinkModel(jitter_ns=30 * MS), seed=1)
+        for name in names:
+            world.join(name, toy(world.config), STEP_NS)
+        world.run(300 * MS)
+        return [event.at_ns for event in of(LearnerJoined, world.events) if event.learner == "a"]
+
+    assert times("a") == times("ab")
+
+
+def test_an_action_on_one_that_has_ended_by_itself_has_no_effect() -> None:
+    world = ring_of(settings(steps=8), TWO)
+    world.run()
+    assert world.ended
+    for kind in (tapes.Kill, tapes.Stop, tapes.Continue, tapes.Leave):
+        do(world, kind(at_ns=0, target="a"))
+    assert np.isfinite(world.global_values(0)).all()

@@ -32,7 +32,9 @@ A story is *contradictory*, and refused, when an action cannot be done to its ta
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
 import tomllib
 from decimal import Decimal
 from enum import Enum
@@ -336,19 +338,39 @@ def dumps_lines(tape: Tape) -> str:
 
 
 def write(tape: Tape, path: str | Path) -> None:
-    """Write a tape to a file whose name ends in ``.toml`` or ``.jsonl``.
+    """Write a tape to a file whose name ends in ``.toml`` or ``.jsonl``: whole, or not at all.
 
     Raises:
         UsageError: another ending, or a file that cannot be written.
     """
     path = Path(path)
+    check_place(path)
+    text = dumps_toml(tape) if _FORMATS[path.suffix] == "toml" else dumps_lines(tape)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        partial.write_text(text, encoding="utf-8", newline="\n")
+        partial.replace(path)
+    except (OSError, ValueError) as error:
+        raise _unwritable(path, str(error)) from None
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            partial.unlink()
+
+
+def check_place(path: Path) -> None:
+    """Raises UsageError for a place that cannot take a tape."""
     if path.suffix not in _FORMATS:
         raise UsageError(f"tape {path} ends in {path.suffix!r}; let its name end in .toml or .jsonl")
-    text = dumps_toml(tape) if _FORMATS[path.suffix] == "toml" else dumps_lines(tape)
-    try:
-        path.write_text(text, encoding="utf-8", newline="\n")
-    except (OSError, ValueError) as error:
-        raise UsageError(f"tape {path} cannot be written ({error}); choose a folder you may write to") from None
+    if path.is_dir():
+        raise _unwritable(path, "it is a folder")
+    if not path.parent.is_dir():
+        raise _unwritable(path, f"there is no folder {path.parent}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise _unwritable(path, "no permission")
+
+
+def _unwritable(path: Path, reason: str) -> UsageError:
+    return UsageError(f"tape {path} cannot be written ({reason}); choose a folder you may write to")
 
 
 # ------------------------------------------------------------------------------------------------ reading

@@ -74,8 +74,9 @@ class Storehouse:
             outer_optimizer(outer.optimizer, outer.learning_rate, outer.momentum),
             outer.merge,
             config.codec.download,
-            # To measure from the present value, the value a contribution started from must still be here.
-            **({"retained_versions": config.protocol.staleness_max + 1} if self._rebases else {}),
+            # To measure from the present value, the value a contribution started from must still be here, even if it
+            # came late and the version after the one it was accepted at has been committed since.
+            **({"retained_versions": config.protocol.staleness_max + 2} if self._rebases else {}),
         )
         self._held: dict[int, _Held] = {}
         self._next_payload = 0

@@ -66,7 +66,15 @@ def test_commands_shown_have_such_subcommands_and_options() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["unlockstep fly", "unlockstep train --wings 2", "unlockstep status http://a --set b=1"]
+    "line",
+    [
+        "unlockstep fly",
+        "unlockstep train --wings 2",
+        "unlockstep status http://a --set b=1",
+        "unlockstep simulate",
+        "unlockstep simulate weather",
+        "unlockstep simulate goodput --wings 2",
+    ],
 )
 def test_a_command_that_does_not_exist_is_seen(line: str) -> None:
     assert len(unknown_words(f"```sh\n{line}\n```")) == 1
@@ -78,17 +86,13 @@ def unknown_words(text: str) -> list[str]:
 
     from unlockstep.cli import app
 
-    if not app.app.registered_commands:
-        app._register()
-    commands = getattr(typer.main.get_command(app.app), "commands")  # noqa: B009  typer does not export the class
     wrong = []
     for line in _COMMAND.findall(text):
-        name, *words = shlex.split(line, comments=True)[1:]
-        options = (
-            {option for parameter in commands[name].params for option in parameter.opts + parameter.secondary_opts}
-            if name in commands
-            else None
-        )
-        if options is None or any(word.startswith("--") and word not in options for word in words):
+        command, words = typer.main.get_command(app.app), shlex.split(line, comments=True)[1:]
+        while command is not None and (commands := getattr(command, "commands", None)) is not None:
+            command = commands.get(words.pop(0)) if words else None
+        parameters = () if command is None else command.params
+        options = {option for parameter in parameters for option in parameter.opts + parameter.secondary_opts}
+        if command is None or any(word.startswith("--") and word not in options for word in words):
             wrong.append(line)
     return wrong

@@ -27,8 +27,8 @@ IMPORTS = {
     "unlockstep.recipes": "unlockstep.core unlockstep.config",
     "unlockstep.runlog": "unlockstep.core msgspec",
     # what goes wrong, and what must hold all the same
-    "unlockstep.tape": "unlockstep.core msgspec",
-    "unlockstep.checkers": "unlockstep.core",
+    "unlockstep.tape": "unlockstep.core msgspec tomli_w",
+    "unlockstep.checkers": "unlockstep.core msgspec",
     # a learner
     "unlockstep.learners.backend": "unlockstep.core msgspec numpy",
     "unlockstep.loop": "unlockstep.core unlockstep.learners.backend numpy",
@@ -41,7 +41,7 @@ IMPORTS = {
     "unlockstep.net": "unlockstep.core unlockstep.config unlockstep.runlog unlockstep.loop unlockstep.storehouse "
     "unlockstep.learners.backend aiohttp msgspec numpy",
     "unlockstep.sim": "unlockstep.core unlockstep.config unlockstep.runlog unlockstep.tape unlockstep.checkers "
-    "unlockstep.loop unlockstep.storehouse unlockstep.learners.backend unlockstep.learners.toy msgspec numpy",
+    "unlockstep.loop unlockstep.storehouse unlockstep.learners.backend unlockstep.learners.toy msgspec numpy tomli_w",
     # what people touch
     "unlockstep.report": "unlockstep.core unlockstep.runlog msgspec rich",
     "unlockstep.launch": "unlockstep.core unlockstep.config msgspec",

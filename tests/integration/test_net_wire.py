@@ -391,6 +391,20 @@ async def test_a_seeder_that_dies_is_replaced_and_nothing_of_its_is_kept(tmp_pat
         assert [answer[0] for answer in await second.seed(3.0)] == [409, 409]
 
 
+@on_loop
+async def test_a_seeder_that_loses_its_connection_on_the_way_seeds_from_the_first_fragment_on(tmp_path: Path) -> None:
+    """What it had brought is still here; the core has to hear of it again."""
+    async with wire(tmp_path) as (syncer, session):
+        learner = syncer.puppet(session, "l0")
+        assert (await learner.join()).seed
+        await learner.seed(1.0, fragments=[0])
+        await learner.socket.close()
+        await syncer.log.until(LearnerAway)
+        assert (await learner.join(again=True)).seed
+        assert [status for status, _ in await learner.seed(1.0)] == [200, 201]
+        await syncer.log.until(RunSeeded, learner="l0")
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("-inf")])
 def test_a_seed_that_is_not_finite_is_refused_and_may_be_sent_again(value: float, tmp_path: Path) -> None:
     async def run() -> None:

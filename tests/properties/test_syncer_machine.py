@@ -13,9 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from support import invariants
 from support.core_builders import LEASE_NS, MS, options
 from support.core_pair import CorePair, Process
+from unlockstep.checkers import SAFETY, check, imbalances
 from unlockstep.core.adoption import Adoption
 from unlockstep.core.events import (
     ContributionAccepted,
@@ -191,13 +191,13 @@ class Run(RuleBasedStateMachine):
     @invariant()
     def the_protocol_is_kept(self) -> None:
         if hasattr(self, "pair"):
-            invariants.check(self.pair.events, self.pair.options)
+            assert check(self.pair.events, self.pair.options, rules=SAFETY) == []
             assert self.pair.syncer.next_deadline_ns() > self.pair.now_ns
 
     @invariant()
     def no_token_is_counted_twice(self) -> None:
         if hasattr(self, "pair"):
-            invariants.check_ledger(self.pair.ledger)
+            assert list(imbalances(self.pair.ledger)) == []
 
     def teardown(self) -> None:
         if hasattr(self, "pair"):
@@ -254,8 +254,8 @@ class Run(RuleBasedStateMachine):
 
     def the_protocol_is_kept_to_the_end(self) -> None:
         pair, ledger = self.pair, self.pair.ledger
-        invariants.check(pair.events, pair.options)
-        invariants.check_ledger(ledger)
+        assert check(pair.events, pair.options, rules=SAFETY) == []
+        assert list(imbalances(ledger)) == []
         assert ledger.in_flight == 0
         assert [event.tokens_under_way for event in pair.of(RunFinished)] == [0]
         assert pair.payloads == set()

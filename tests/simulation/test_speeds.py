@@ -11,6 +11,7 @@ from support.ring_story import MS, SECOND_NS, STEP_NS, end, of, ring_of, setting
 from unlockstep.core.adoption import Adoption
 from unlockstep.core.events import Event, FragmentCommitted, RoundOpened, StepReported
 from unlockstep.core.options import Participation
+from unlockstep.sim.weightless import WeightlessBackend, WeightlessFreight
 from unlockstep.sim.world import World
 
 RATIOS = [1, 2, 3, 4, 5, 7, 8, 10, 13, 16, 20]
@@ -61,6 +62,37 @@ def test_neither_do_ratios_that_are_no_whole_numbers_shut_anybody_out(ratio: flo
     end(ring)
 
 
+PAPER_H = 24
+"""Also P: a fragment every step. Most of the ratios below divide it."""
+
+
+def a_fragment_every_step(ratio: int, participation: Participation) -> World:
+    """Three learners without arrays, one of them slower: ten rotations, or as many steps of the slow one."""
+    config = settings(fragments=PAPER_H, interval_steps=PAPER_H, participation=participation, lease_s=10.0)
+    world = World(config, freight=WeightlessFreight())
+    for name, step_ns in (("fast", STEP_NS), ("other", STEP_NS), ("slow", ratio * STEP_NS)):
+        world.join(name, WeightlessBackend(PAPER_H), step_ns)
+    world.run(10 * max(ratio, PAPER_H) * STEP_NS)
+    return world
+
+
+@pytest.mark.parametrize("ratio", [1, 2, 3, 4, 6, 8, 12, 13, 20])
+def test_neither_do_ratios_that_divide_the_interval(ratio: int) -> None:
+    """The bound is the one above, with a rotation of 24 steps."""
+    world = a_fragment_every_step(ratio, Participation.LATEST)
+    for fragment in range(PAPER_H):
+        assert max(rounds_between_contributions(world.events, "slow", fragment)) <= math.ceil(2 * ratio / PAPER_H) + 2
+
+
+@pytest.mark.parametrize("ratio", [1, 2, 3, 4, 5, 6, 8, 12])
+def test_under_fresh_a_learner_reaches_only_the_fragments_whose_turn_falls_on_its_steps(ratio: int) -> None:
+    """Fragment p is due at steps p, p + 24, ... and the slow learner stands at multiples of its ratio: of 24 fragments
+    it meets 24 / gcd(ratio, 24), the same ones for ever."""
+    world = a_fragment_every_step(ratio, Participation.FRESH)
+    reached = {event.fragment for event in of(FragmentCommitted, world.events) if "slow" in event.weights}
+    assert len(reached) == PAPER_H // math.gcd(ratio, PAPER_H)
+
+
 def share_of_rounds(ring: World, learner: str) -> float:
     commits = of(FragmentCommitted, ring.events)
     return sum(learner in event.weights for event in commits) / len(commits)
@@ -68,10 +100,11 @@ def share_of_rounds(ring: World, learner: str) -> float:
 
 @pytest.mark.parametrize(("adoption", "steps_per_contribution"), [(Adoption.CARRY, 1), (Adoption.OVERWRITE, 2)])
 def test_how_often_a_slow_learner_takes_part(adoption: Adoption, steps_per_contribution: int) -> None:
-    """Under the paper's rule hardly ever: it is never at the step a round is due at. Under ``latest`` once for each of
-    its steps, or every second one where it has to take a version first: H / ratio of the rounds, or half of that."""
+    """Under the paper's rule in one of ``ratio`` rounds at best: when the step it is due at is one that it stands at
+    the end of. Under ``latest`` once for each of its steps, or every second one where it has to take a version first:
+    H / ratio of the rounds, or half of that."""
     shares = {rule: share_of_rounds(two_speeds(5, adoption, rule, 10), "slow") for rule in Participation}
-    assert shares[Participation.FRESH] < 0.1
+    assert shares[Participation.FRESH] <= 1 / 5
     assert shares[Participation.LATEST] == pytest.approx(INTERVAL_STEPS / 5 / steps_per_contribution, abs=0.1)
 
 

@@ -114,7 +114,7 @@ def test_learners_train_on_behind_a_cut_in_any_direction(direction: str) -> None
     do(world, tapes.Heal(at_ns=0, target="b"))
     world.run(30 * SECOND_NS)
     assert is_live(world, "b")
-    end(world)
+    end(world, transfer_ns=10 * SECOND_NS)
 
 
 def test_a_damaged_body_is_refused_by_its_digest_and_its_tokens_are_accounted_for() -> None:
@@ -140,7 +140,7 @@ def test_a_throttled_link_makes_contributions_late_and_nobody_waits_for_it() -> 
     do(world, tapes.Throttle(at_ns=0, target="b", mbit_per_s=0))
     world.run(60 * SECOND_NS)
     assert not of(ContributionAccepted, world.events)[-1].late
-    end(world)
+    end(world, transfer_ns=20 * SECOND_NS)
 
 
 def test_one_who_leaves_says_what_it_drops_and_is_gone() -> None:
@@ -166,7 +166,7 @@ def test_lost_packets_and_uploads_that_arrive_twice_cost_no_token() -> None:
     world.run(30 * SECOND_NS)
     duplicates = [e for e in of(ContributionRefused, world.events) if e.reason is RefusalReason.DUPLICATE]
     assert duplicates
-    end(world)
+    end(world, transfer_ns=1 * SECOND_NS)
 
 
 def test_while_the_syncer_is_frozen_learners_train_on() -> None:

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from support import invariants
 from unlockstep import config as run_config
+from unlockstep.checkers import check
 from unlockstep.core.adoption import Adoption
 from unlockstep.core.codec import Codec
 from unlockstep.core.events import Event, FragmentCommitted, StepReported
@@ -79,17 +79,22 @@ def of(kind: type[Kind], events: Sequence[Event]) -> list[Kind]:
     return [event for event in events if isinstance(event, kind)]
 
 
-def end(ring: World) -> None:
-    """End the run in order, and check all that must hold of it."""
+def end(ring: World, transfer_ns: int | None = None) -> None:
+    """End the run in order, and check all that must hold of it.
+
+    Args:
+        transfer_ns: how long a message, a body or a commit may have been on its way; None: nothing was in the way.
+    """
     if not ring.ended:
         longest_ns = max((event.step_ns for event in of(StepReported, ring.events)), default=0)
         ring.tell(EndRun("enough"))
         ring.run(ring.clock.now_ns() + 2 * ring.config.protocol.lease_ns + 3 * longest_ns + SECOND_NS)
     assert ring.ended, "the run does not end"
-    ledger = ring.core.status(ring.clock.now_ns()).ledger
-    invariants.check(ring.events, ring.config.protocol)
-    invariants.check_ledger(ledger)
-    assert ledger.in_flight == 0, ledger
+    if transfer_ns is None:
+        costs = ring._costs
+        transfer_ns = max(costs.message_ns, costs.body_ns, costs.commit_ns)
+    found = check(ring.events, ring.config.protocol, transfer_ns=transfer_ns)
+    assert found == [], found
     if ring.core.notices:
         assert ring.storehouse.held_count == 0
         for fragment in range(ring.config.protocol.fragments):

@@ -24,6 +24,7 @@ from unlockstep.core.messages import (
     Pull,
     SeedStored,
     Stop,
+    VersionNotice,
     Welcome,
 )
 from unlockstep.learners.toy import ToyBackend
@@ -77,6 +78,8 @@ def test_a_seed_is_read_by_the_training_thread() -> None:
     assert bench.wire.seeds == [3.0, 4.0]
     elsewhere(bench.loop.deliver, SeedStored(0))
     elsewhere(bench.loop.deliver, SeedStored(1))
+    for fragment in range(2):
+        elsewhere(bench.loop.deliver, Published(VersionNotice(fragment, 0, "digest"), 0))
     assert bench.loop.wait_until_may_step(timeout_s=0)
     assert bench.store.threads == {threading.get_ident()}
 

@@ -17,7 +17,12 @@ DIFFERENCES_SHOWN_MAX = 8
 
 
 def examine(
-    join: Join, options: ProtocolOptions, members: Membership, layout: Layout | None, finished: bool
+    join: Join,
+    options: ProtocolOptions,
+    members: Membership,
+    layout: Layout | None,
+    finished: bool,
+    is_over: bool = False,
 ) -> Layout | JoinRefused:
     """The layout the learner and the run agree on, or why it may not join.
 
@@ -27,6 +32,7 @@ def examine(
         members: who is here already.
         layout: the run's layout; None while nobody has brought one, then this learner's is taken.
         finished: whether the run takes no more steps; then only who was here before is let in, for the last rounds.
+        is_over: whether the last rounds are merged too; then nobody is.
     """
     if join.protocol_version != PROTOCOL_VERSION:
         return JoinRefused(
@@ -43,7 +49,13 @@ def examine(
     member = members.get(join.learner)
     if member is not None and 0 < join.incarnation < member.process_since:
         return JoinRefused(JoinRefusal.SUPERSEDED, f"another process has joined under the name {join.learner}")
-    if finished and (member is None or not member.owns(join.incarnation)):
+    if join.incarnation > 0 and (member is None or not member.owns(join.incarnation)):
+        return JoinRefused(
+            JoinRefusal.UNKNOWN_PROCESS,
+            f"the syncer does not know this process of {join.learner}: it was started anew and has lost the run's "
+            "parameters; start the run anew",
+        )
+    if is_over or (finished and (member is None or not member.owns(join.incarnation))):
         return JoinRefused(JoinRefusal.RUN_FINISHED, "the run has finished; start a new one")
     if member is not None and member.state is MemberState.QUARANTINED:
         return JoinRefused(

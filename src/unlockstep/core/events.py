@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from unlockstep.core.reasons import DepartureReason, JoinRefusal, RefusalReason, WindowReason
+from unlockstep.core.status import LedgerStatus
 
 
 class _Event(msgspec.Struct, frozen=True, tag=True, tag_field="event"):
@@ -53,6 +54,8 @@ class LearnerDeparted(_Event, frozen=True):
     learner: str
     incarnation: int
     reason: DepartureReason
+    tokens_dropped: tuple[int, ...] = ()
+    """By fragment, what it had not handed over, if it left in order."""
 
 
 class StepReported(_Event, frozen=True):
@@ -107,6 +110,18 @@ class ContributionRefused(_Event, frozen=True):
     """Tokens its process had trained when it handed over."""
     reason: RefusalReason
     strikes: int
+
+
+class ContributionUndelivered(_Event, frozen=True):
+    """A contribution that its learner has handed over and could not deliver: its tokens are dropped."""
+
+    round: int
+    fragment: int
+    learner: str
+    incarnation: int
+    c_tokens: int
+    tokens: int
+    """Tokens its process had trained when it handed over."""
 
 
 class RoundClosed(_Event, frozen=True):
@@ -180,6 +195,8 @@ class RunFinished(_Event, frozen=True):
     tokens_under_way: int
     """Summed over fragments: by how much the ledger and the learners' last reports differ; 0 unless the end cut off
     contributions under way. They are entered as dropped."""
+    ledger: LedgerStatus | None = None
+    """What became of all tokens."""
 
 
 Event = (
@@ -194,6 +211,7 @@ Event = (
     | RoundOpened
     | ContributionAccepted
     | ContributionRefused
+    | ContributionUndelivered
     | RoundClosed
     | RoundEmpty
     | FragmentCommitted

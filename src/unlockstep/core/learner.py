@@ -134,6 +134,8 @@ class _Fragment:
     def __init__(self) -> None:
         self.version = -1
         """The version adopted; -1 before the first."""
+        self.is_seeded = False
+        """While this learner seeds: the run has taken what it has brought."""
         self.c_steps = 0
         self.c_tokens = 0
         self.overwritten = 0
@@ -194,6 +196,8 @@ class LearnerCore:
         self._pulls_in_step = 0
         self._lease_ns = NEVER_NS
         self._sent_ns = 0
+        self._fetch_again_ns = NEVER_NS
+        """When a fetch that has failed is tried again."""
         self._actions: list[LearnerAction] = []
         self._reactions: dict[type[Any], Callable[[Any, int], None]] = {
             Connected: self._on_connected,
@@ -223,16 +227,24 @@ class LearnerCore:
             self._reactions[type(message)](message, now_ns)
 
     def next_deadline_ns(self) -> int:
-        """When the next heartbeat is due if nothing else is said before; NEVER_NS if never."""
+        """When a fetch that has failed is tried again, or the next heartbeat is due if nothing else is said before;
+        NEVER_NS if never."""
         if not self._welcomed or self._state is LearnerState.DONE:
             return NEVER_NS
-        return self._sent_ns + self._lease_ns // HEARTBEATS_PER_LEASE
+        return min(self._fetch_again_ns, self._sent_ns + self._heartbeat_ns)
 
     def on_deadline(self, now_ns: int) -> None:
-        """Say that we are alive, and ask again for what could not be fetched."""
-        if now_ns >= self.next_deadline_ns():
-            self._send(Heartbeat(self.learner, self.incarnation), now_ns)
+        """Say that we are alive, or ask again for what could not be fetched."""
+        if now_ns < self.next_deadline_ns():
+            return
+        if now_ns >= self._fetch_again_ns:
             self._fetch_missing()
+        if now_ns >= self._sent_ns + self._heartbeat_ns:
+            self._send(Heartbeat(self.learner, self.incarnation), now_ns)
+
+    @property
+    def _heartbeat_ns(self) -> int:
+        return self._lease_ns // HEARTBEATS_PER_LEASE
 
     def take_actions(self) -> list[LearnerAction]:
         """What the host must do now, in order. Taking empties the list."""
@@ -307,12 +319,16 @@ class LearnerCore:
         """Another learner's parameters may become version 0: what was stored of ours means nothing."""
         for fragment in self._fragments:
             fragment.version = -1
+            fragment.is_seeded = False
 
     def _on_seed_stored(self, stored: SeedStored, now_ns: int) -> None:
-        if self._state is not LearnerState.SEEDING:
-            return
-        self._fragments[stored.fragment].version = 0
-        if all(fragment.version == 0 for fragment in self._fragments):
+        if self._state is LearnerState.SEEDING:
+            self._fragments[stored.fragment].version = 0
+            self._begin_if_seeded(now_ns)
+
+    def _begin_if_seeded(self, now_ns: int) -> None:
+        """Everything is stored, and the run has begun with it: until it has, it may begin with another's."""
+        if all(fragment.version == 0 and fragment.is_seeded for fragment in self._fragments):
             self._move(LearnerMove.LOADED)
             self._report(now_ns, step_ns=0, loss=float("nan"))
 
@@ -338,6 +354,9 @@ class LearnerCore:
     def _on_published(self, published: Published, now_ns: int) -> None:
         self._note(published.notice, published.clock, now_ns)
         self._fetch_missing()
+        if self._state is LearnerState.SEEDING and self._welcomed:
+            self._fragments[published.notice.fragment].is_seeded = True
+            self._begin_if_seeded(now_ns)
 
     def _note(self, notice: VersionNotice, clock: int, now_ns: int) -> None:
         fragment = self._fragments[notice.fragment]
@@ -347,6 +366,7 @@ class LearnerCore:
 
     def _fetch_missing(self) -> None:
         """Fetch every fragment's newest version unless it is here, on its way, or of no use any more."""
+        self._fetch_again_ns = NEVER_NS
         if not self._welcomed or self._state not in (LearnerState.LOADING, LearnerState.TRAINING):
             return
         for fragment in self._fragments:
@@ -383,13 +403,16 @@ class LearnerCore:
         self._report(now_ns, step_ns=0, loss=float("nan"))
 
     def _on_fetch_failed(self, failed: FetchFailed, now_ns: int) -> None:
-        """A newer version is asked for at once; the same one again at the next heartbeat."""
+        """A newer version is asked for at once; the same one again after a while, whether or not there are steps to
+        report in between."""
         fragment = self._fragments[failed.fragment]
         if fragment.fetching != failed.version:
             return
         fragment.fetching = None
         if fragment.notice is not None and fragment.notice.version > failed.version:
             self._fetch_missing()
+        else:
+            self._fetch_again_ns = min(self._fetch_again_ns, now_ns + self._heartbeat_ns)
 
     def _may_adopt(self, fragment: _Fragment) -> bool:
         """Whether the version that has arrived may be written now.

@@ -77,7 +77,12 @@ class Ledger:
     def trained(self, learner: str, tokens: int) -> None:
         """The learner has trained this many tokens in all, over all its incarnations."""
         account = self.account(learner)
-        account.trained = max(account.trained, tokens)
+        more = max(0, tokens - account.trained)
+        account.trained += more
+        if account.is_closed:  # An upload of a dead process says what its last report did not.
+            for fragment in range(self._fragment_count):
+                account.lost[fragment] += more
+                account.lost_last[fragment] += more
 
     def accepted(self, learner: str, fragment: int, tokens: int) -> None:
         self.account(learner).pending[fragment] += tokens

@@ -51,6 +51,7 @@ class JoinRefusal(Enum):
     QUARANTINED = "quarantined"
     TOO_MANY_LEARNERS = "too_many_learners"
     SUPERSEDED = "superseded"
+    UNKNOWN_PROCESS = "unknown_process"
 
 
 class DepartureReason(Enum):
@@ -76,3 +77,7 @@ class WindowReason(Enum):
     GRACE_ENDED = "grace_ended"
     NO_GRACE = "no_grace"
     NOBODY_LEFT = "nobody_left"
+
+
+NOT_ENTERED = frozenset({RefusalReason.DUPLICATE, RefusalReason.BAD_COUNTS})
+"""Refusals whose tokens are entered already, or are a number that nobody should believe."""

@@ -16,6 +16,7 @@ from unlockstep.core.errors import LocalProtocolError
 from unlockstep.core.events import (
     ContributionAccepted,
     ContributionRefused,
+    ContributionUndelivered,
     FragmentCommitted,
     RoundClosed,
     RoundEmpty,
@@ -35,7 +36,7 @@ from unlockstep.core.messages import (
 )
 from unlockstep.core.options import Late, Participation, ProtocolOptions
 from unlockstep.core.outbox import Outbox
-from unlockstep.core.reasons import RefusalReason, WindowReason
+from unlockstep.core.reasons import NOT_ENTERED, RefusalReason, WindowReason
 from unlockstep.core.schedule import Schedule
 from unlockstep.core.status import NextRoundStatus
 from unlockstep.core.status_of import Tally
@@ -88,7 +89,7 @@ class Rounds:
         self._schedule = Schedule(options.fragments, options.interval_steps)
         self._rounds: dict[int, SyncRound] = {}
         self._late: dict[int, list[Held]] = {fragment: [] for fragment in range(options.fragments)}
-        self._memory = RoundMemory(options.closed_rounds_max + options.rounds_in_flight_max)
+        self._memory = RoundMemory(options.closed_rounds_max + options.fragments)
         self._drain_left = 0
         self._drain_until_ns = NEVER_NS
         self.averages = window.TimeAverages(options)
@@ -144,11 +145,16 @@ class Rounds:
         schedule = self._schedule
         return NextRoundStatus(schedule.next_round, schedule.next_fragment, schedule.due_clock)
 
-    def enter_undelivered(self, member: Member, lost: Undelivered) -> None:
+    def enter_undelivered(self, member: Member, lost: Undelivered, now_ns: int) -> None:
         """A learner says that a contribution of its could not be delivered. If it arrived all the same, it counts."""
         if not self._memory.enter(lost.round, member.learner, member.process_since, lost.tokens):
             return
         self._ledger.undelivered(member.learner, lost.fragment, lost.c_tokens)
+        self._outbox.log(
+            ContributionUndelivered(
+                now_ns, lost.round, lost.fragment, member.learner, member.incarnation, lost.c_tokens, lost.tokens
+            )
+        )
         waiting = self._rounds.get(lost.round)
         if waiting is not None and waiting.is_open:
             waiting.asked.pop(member.learner, None)
@@ -328,18 +334,19 @@ class Rounds:
         )
 
     def _enter_refused(self, made: ContributionArrived, reason: RefusalReason) -> None:
-        """Enter the tokens as refused, unless they are in the ledger already: a duplicate's, or a dead process's."""
+        """Enter the tokens as refused, unless they are in the ledger already (a duplicate's, or a dead process's) or
+        not to be believed."""
         member = self._members.get(made.learner)
-        if reason is RefusalReason.DUPLICATE or member is None or not member.owns(made.incarnation):
+        if reason in NOT_ENTERED or member is None or not member.owns(made.incarnation):
             return
         if self.pace is Pace.OVER or not 0 <= made.c_tokens <= made.tokens:
             return
         if not self._memory.enter(made.round, made.learner, member.process_since, made.tokens):
             return
+        self._hand_over(member, made)
         if self._ledger.is_closed(made.learner):
             self._ledger.refused_after_death(made.learner, made.fragment, made.c_tokens, reason)
         else:
-            self._hand_over(member, made)
             self._ledger.refused(made.learner, made.fragment, made.c_tokens, reason)
 
     # --------------------------------------------------------------------------------------------- closing
@@ -350,6 +357,7 @@ class Rounds:
         missing = [member for member in live if member.learner not in collecting.contributions]
         if self._options.participation is Participation.LATEST or self.pace is Pace.DRAINING:
             missing = [member for member in missing if member.learner in collecting.asked]
+        time_is_up = self.pace is Pace.DRAINING and now_ns >= self._drain_until_ns
         decision = window.decide(
             self._options,
             now_ns=now_ns,
@@ -357,9 +365,9 @@ class Rounds:
             contributed=len(collecting.contributions),
             awaited=len(missing),
             live=len(live),
-            grace_ns=collecting.grace_ns,
+            grace_ns=0 if time_is_up else collecting.grace_ns,
         )
-        if self.pace is Pace.DRAINING and missing and now_ns < self._drain_until_ns:
+        if self.pace is Pace.DRAINING and missing and not time_is_up:
             sentence = f"the last round of the fragment waits for {len(missing)} more"
             decision = window.Decision(
                 close=False, until_ns=NEVER_NS, grace_ns=0, reason=WindowReason.WAITING_FOR_THE_LAST, sentence=sentence
@@ -367,7 +375,7 @@ class Rounds:
         collecting.decision = decision
         if decision.close:
             self._close(collecting, decision, len(live), now_ns)
-        elif self.pace is Pace.DRAINING and (not missing or now_ns >= self._drain_until_ns):
+        elif self.pace is Pace.DRAINING and (not missing or time_is_up):
             self._abandon(collecting, now_ns)
 
     def _close(self, collecting: SyncRound, decision: window.Decision, live: int, now_ns: int) -> None:

@@ -136,7 +136,9 @@ class RoundMemory:
     over: a process hands every token over once, so no two contributions of it share the count.
 
     Args:
-        rounds_max: how many rounds are remembered; older ones are forgotten, the oldest first.
+        rounds_max: how many rounds are remembered; older ones are forgotten, the oldest first. While a round is open
+            another P - 1 may be opened and closed: with P more than one wants of closed ones, none is forgotten too
+            early.
     """
 
     def __init__(self, rounds_max: int) -> None:
@@ -153,12 +155,11 @@ class RoundMemory:
             self._entered.popitem(last=False)
 
     def enter(self, round: int, learner: str, process: int, tokens: int) -> bool:
-        """Note a contribution as entered; whether it is new (or its round forgotten)."""
-        contribution = (learner, process, tokens)
-        if self.has(round, *contribution):
+        """Note a contribution as entered; whether it is to be entered now. Not if it has been, nor if its round is
+        forgotten: then nobody can tell."""
+        if round not in self._entered or self.has(round, learner, process, tokens):
             return False
-        if round in self._entered:
-            self._entered[round].add(contribution)
+        self._entered[round].add((learner, process, tokens))
         return True
 
     def has(self, round: int, learner: str, process: int, tokens: int) -> bool:

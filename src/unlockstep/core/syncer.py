@@ -225,8 +225,9 @@ class SyncerCore:
     # --------------------------------------------------------------------------------------------- joining
 
     def _on_join(self, join: Join, now_ns: int) -> None:
-        finished = self._state in (RunState.FINISHING, RunState.DRAINING, RunState.FINISHED)
-        verdict = examine(join, self._options, self._members, self._layout, finished)
+        is_over = self._state is RunState.FINISHED
+        finished = is_over or self._state in (RunState.FINISHING, RunState.DRAINING)
+        verdict = examine(join, self._options, self._members, self._layout, finished, is_over)
         if isinstance(verdict, JoinRefused):
             self._outbox.log(JoinWasRefused(now_ns, join.learner, verdict.reason, verdict.detail))
             self._outbox.send_to(join.learner, join.incarnation, verdict)
@@ -248,6 +249,7 @@ class SyncerCore:
             self._ledger.opened(join.learner)
         self._outbox.log(LearnerJoined(now_ns, member.learner, member.incarnation, same_process))
         self._welcome(member)
+        self._proceed(now_ns)
 
     def _welcome(self, member: Member) -> None:
         if self._state is RunState.EMPTY:
@@ -341,7 +343,7 @@ class SyncerCore:
 
     def _take_adoptions(self, member: Member, progress: Progress, now_ns: int) -> None:
         for lost in progress.undelivered:
-            self._rounds.enter_undelivered(member, lost)
+            self._rounds.enter_undelivered(member, lost, now_ns)
         for fragment, tokens in member.count_overwritten(progress.overwritten):
             self._ledger.overwritten(member.learner, fragment, tokens)
             self._outbox.log(TokensOverwritten(now_ns, member.learner, member.incarnation, fragment, tokens))
@@ -365,7 +367,7 @@ class SyncerCore:
             return
         if self._state is not RunState.FINISHED:
             self._ledger.left(member.learner, leave.tokens_dropped)
-        self._depart(member, DepartureReason.LEFT, now_ns)
+        self._depart(member, DepartureReason.LEFT, now_ns, leave.tokens_dropped)
         self._proceed(now_ns)
 
     def _on_disconnected(self, lost: Disconnected, now_ns: int) -> None:
@@ -379,13 +381,15 @@ class SyncerCore:
             self._replace_seeder()
         self._proceed(now_ns)
 
-    def _depart(self, member: Member, reason: DepartureReason, now_ns: int) -> None:
+    def _depart(
+        self, member: Member, reason: DepartureReason, now_ns: int, tokens_dropped: tuple[int, ...] = ()
+    ) -> None:
         quarantined = reason is DepartureReason.QUARANTINED
         member.move(MemberMove.QUARANTINE if quarantined else MemberMove.DEPART)
         if reason is not DepartureReason.LEFT:
             self._ledger.died(member.learner)
             self._outbox.send_to(member.learner, member.incarnation, Fenced(reason))
-        self._outbox.log(LearnerDeparted(now_ns, member.learner, member.incarnation, reason))
+        self._outbox.log(LearnerDeparted(now_ns, member.learner, member.incarnation, reason, tokens_dropped))
         self._rounds.forget_asked(member)
         if member is self._seeder:
             self._replace_seeder()
@@ -475,7 +479,7 @@ class SyncerCore:
         self._move(RunMove.END)
         self._rounds.stop()
         under_way = self._ledger.finish({member.learner: member.c_tokens for member in self._members.present()})
-        self._outbox.log(RunFinished(now_ns, self._members.clock, versions, under_way))
+        self._outbox.log(RunFinished(now_ns, self._members.clock, versions, under_way, self._ledger.status()))
         self._outbox.act(Announce(Stop("the run has finished")))
         self._outbox.act(RunEnded())
 

@@ -187,6 +187,9 @@ class _Resources:
             stored = storehouse.body(fragment, 0)
             if stored is None or stored[1] != digest:
                 raise Refusal(409, f"fragment {fragment} has its version 0 already")
+            if service.is_seeder(sender.learner, sender.incarnation):
+                # Its connection has broken and it seeds from the first fragment on: the core must hear of each again.
+                service.receive(SeedArrived(sender.learner, sender.incarnation, fragment, digest))
             return _json({"outcome": "received"})
         if not service.is_seeder(sender.learner, sender.incarnation):
             raise Refusal(409, f"{sender.learner}.{sender.incarnation} was not asked for version 0 of this run")

@@ -18,6 +18,7 @@ import msgspec
 from unlockstep.core.events import (
     ContributionAccepted,
     ContributionRefused,
+    ContributionUndelivered,
     EvaluationReported,
     Event,
     FragmentCommitted,
@@ -35,7 +36,7 @@ from unlockstep.core.events import (
 )
 from unlockstep.core.ids import NEVER_NS
 from unlockstep.core.ledger import Ledger
-from unlockstep.core.reasons import DepartureReason, RefusalReason
+from unlockstep.core.reasons import NOT_ENTERED, DepartureReason, RefusalReason
 from unlockstep.core.status import LedgerStatus
 
 
@@ -262,6 +263,8 @@ class _Tokens:
         """Fragment -> its open round."""
         self._late: dict[int, list[ContributionAccepted]] = {}
         """Fragment -> contributions that wait for its next round."""
+        self._entered: set[tuple[int, str, int, int]] = set()
+        """Contributions: round, learner, its process, and the tokens that had trained."""
 
     def ledger(self, learner: str) -> Ledger:
         return self.ledgers.setdefault(learner, Ledger(self._fragment_count))
@@ -280,13 +283,14 @@ class _Tokens:
                 else:
                     self.ledger(event.learner).died(event.learner)
             case StepReported():
-                self._now[event.learner] = max(self._now[event.learner], event.tokens)
-                trained = self._before[event.learner] + self._now[event.learner]
-                self.ledger(event.learner).trained(event.learner, trained)
+                self._trained(event.learner, event.tokens)
             case ContributionAccepted():
                 self._accepted(event)
             case ContributionRefused():
                 self._refused(event)
+            case ContributionUndelivered():
+                self._enter(event)
+                self.ledger(event.learner).undelivered(event.learner, event.fragment, event.c_tokens)
             case RoundOpened():
                 self._held[event.round] = self._late.pop(event.fragment, [])
                 self._open[event.fragment] = event.round
@@ -314,26 +318,44 @@ class _Tokens:
         self._present.add(name)
         self._away.discard(name)
 
+    def _trained(self, learner: str, tokens: int) -> None:
+        """Its present process has trained so many, by a report or by what it hands over; either may come first."""
+        self._now[learner] = max(self._now[learner], tokens)
+        self.ledger(learner).trained(learner, self._before[learner] + self._now[learner])
+
     def _accepted(self, made: ContributionAccepted) -> None:
+        self._enter(made)
+        self._trained(made.learner, made.tokens)
         self.ledger(made.learner).accepted(made.learner, made.fragment, made.c_tokens)
+        following = self._open.get(made.fragment)
         if not made.late:
             self._held[made.round].append(made)
-        elif made.fragment in self._open:
-            self._held[self._open[made.fragment]].append(made)
+        elif following is not None and following > made.round:
+            self._held[following].append(made)
         else:
             self._late.setdefault(made.fragment, []).append(made)
 
     def _refused(self, made: ContributionRefused) -> None:
-        """Counted always; entered unless the tokens are a duplicate's, an earlier process's, or nonsense."""
+        """Counted always; entered as the core enters it (``reasons.NOT_ENTERED``), if round and process are known."""
         self.refusals[made.reason.value] += 1
         name = made.learner
-        if made.reason is RefusalReason.DUPLICATE or made.incarnation not in self._process.get(name, ()):
+        if made.reason in NOT_ENTERED or made.reason is RefusalReason.UNKNOWN_ROUND:
             return
-        if not 0 <= made.c_tokens <= self._now[name]:
+        if made.incarnation not in self._process.get(name, ()) or not 0 <= made.c_tokens <= made.tokens:
             return
+        if not self._enter(made):
+            return
+        self._trained(name, made.tokens)
         ledger = self.ledger(name)
         enter = ledger.refused_after_death if ledger.is_closed(name) else ledger.refused
         enter(name, made.fragment, made.c_tokens, made.reason)
+
+    def _enter(self, made: ContributionAccepted | ContributionRefused | ContributionUndelivered) -> bool:
+        """Whether this contribution is new: one that was refused may come again, and be refused for another reason."""
+        key = made.round, made.learner, self._process.get(made.learner, range(0)).start, made.tokens
+        is_new = key not in self._entered
+        self._entered.add(key)
+        return is_new
 
     def _settle(self, round: int) -> None:
         for made in self._held.pop(round):

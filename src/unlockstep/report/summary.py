@@ -25,18 +25,20 @@ class Files(msgspec.Struct, frozen=True):
 
     config: str
     run_log: str
-    logs: str
-    summary: str
+    logs: str | None
+    """Of the processes, if they were started together."""
+    summary: str | None
+    """This, if it was written."""
     model: str | None
     """The final model, if it was written."""
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """A run that is over."""
+    """A run that is over, or as far as it went."""
 
     run: str
     ending: str
-    """``finished``, ``failed`` or ``interrupted``."""
+    """``finished``, ``failed``, ``interrupted``, or ``unfinished``: it goes on, or was cut short."""
     sentence: str
     """Why it ended."""
     accounting: Accounting
@@ -86,7 +88,9 @@ def _indented(part: Table | Text) -> Padding:
 
 def _headline(summary: Summary) -> Text:
     accounting = summary.accounting
-    style = {"finished": "bold green", "interrupted": "bold yellow"}.get(summary.ending, "bold red")
+    style = {"finished": "bold green", "interrupted": "bold yellow", "unfinished": "bold yellow"}.get(
+        summary.ending, "bold red"
+    )
     trained = f"{accounting.clock:,} steps and {accounting.ledger.trained:,.0f} tokens"
     ending = (f"{summary.run}: {summary.ending}", style)
     return Text.assemble(ending, f" after {trained} in {duration(accounting.duration_ns)}")
@@ -209,5 +213,6 @@ def _files(files: Files) -> Table:
         ("summary", files.summary),
         ("logs", files.logs),
     ):
-        listed.add_row(name, path)
+        if path is not None:
+            listed.add_row(name, path)
     return listed

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from unlockstep.config import RunConfig
 from unlockstep.core import messages
-from unlockstep.core.ids import NEVER_NS
 from unlockstep.core.layout import LayoutMethod, build_layout
 from unlockstep.core.messages import (
     Connected,
@@ -28,7 +27,7 @@ from unlockstep.core.messages import (
 from unlockstep.learners.backend import Backend, FloatArray
 from unlockstep.loop import Contribution, LearnerLoop
 from unlockstep.sim.cargo import Freight, Parcel
-from unlockstep.sim.life import Life
+from unlockstep.sim.life import Alarm, Life
 from unlockstep.sim.network import MILLISECOND_NS, SECOND_NS, Costs, Fate, Way, Wire
 from unlockstep.sim.syncer_host import Connection, SyncerProcess
 
@@ -123,7 +122,7 @@ class LearnerProcess:
         self._transfers = 0
         self._payloads: dict[int, FloatArray] = {}
         self._next_payload = 0
-        self._armed_ns = NEVER_NS
+        self._alarm = Alarm(life, self._on_deadline)
         self._step_number = 0
         """Tells the end of the present step from that of one which was put off."""
         self._step_ends_ns: int | None = None
@@ -212,8 +211,9 @@ class LearnerProcess:
 
     def silence(self) -> None:
         """The link has been cut for so long that both ends give the connection up, each by itself."""
-        connection, peer = self._connection, self._peer
+        connection = self._connection
         if connection is not None:
+            peer = self._peer
             connection.close()
             peer.life.happen(lambda: peer.gone(connection))
             self.life.happen(lambda: self.lose(connection))
@@ -230,18 +230,14 @@ class LearnerProcess:
             if self.steps == 0 and self.loop.steps_before > 0:
                 self.backend.seek(self.loop.steps_before)
             self._end_step_in(round(self._step_ns(self.steps) * self._host.slowdown))
-        deadline_ns = self.loop.next_deadline_ns()
-        if deadline_ns != NEVER_NS and self._armed_ns != deadline_ns:
-            self._armed_ns = deadline_ns
-            self.life.at(deadline_ns, self._on_deadline)
+        self._alarm.set(self.loop.next_deadline_ns())
         if self.loop.done is not None and not self._is_ending:
             self._is_ending = True
             self._end_in_order(self.life.clock.now_ns() + FLUSH_NS_MAX)
 
     def _on_deadline(self) -> None:
-        if self.loop.next_deadline_ns() <= self.life.clock.now_ns():
-            self.loop.on_deadline()
-            self._look_after()
+        self.loop.on_deadline()
+        self._look_after()
 
     def _end_step_in(self, left_ns: int) -> None:
         self._step_number += 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from unlockstep.core.ids import NEVER_NS
 from unlockstep.sim.clock import VirtualClock
 
 Happening = Callable[[], None]
@@ -58,3 +59,37 @@ class Life:
         """It is gone, whatever it was doing."""
         self.is_alive = False
         self._waiting.clear()
+
+
+class Alarm:
+    """Wakes a process at a deadline that is put off again and again: of all times it was set to, the last one counts.
+
+    Args:
+        life: of the process.
+        wake: called when the deadline has come. It sets the next one.
+    """
+
+    def __init__(self, life: Life, wake: Happening) -> None:
+        self._life = life
+        self._wake = wake
+        self._deadline_ns = self._armed_ns = NEVER_NS
+        self._number = 0
+
+    def set(self, deadline_ns: int) -> None:
+        """The deadline is this one now; ``NEVER_NS``: there is none."""
+        self._deadline_ns = deadline_ns
+        if deadline_ns < self._armed_ns:
+            self._armed_ns = deadline_ns
+            self._number += 1
+            number = self._number
+            self._life.at(deadline_ns, lambda: self._ring(number))
+
+    def _ring(self, number: int) -> None:
+        """Too early if the deadline was put off: then go on waiting. One overtaken by an earlier one is void."""
+        if number != self._number:
+            return
+        self._armed_ns = NEVER_NS
+        if self._deadline_ns <= self._life.clock.now_ns():
+            self._wake()
+        else:
+            self.set(self._deadline_ns)

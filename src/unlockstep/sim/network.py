@@ -110,6 +110,11 @@ class Wire:
             for pipe in direction.pipes:
                 pipe.flush()
 
+    def calm(self) -> None:
+        """Whole, and from now on without bounds to its rate and without any bad luck."""
+        self._model, self.bits_per_s = LinkModel(), 0.0
+        self.heal()
+
     def is_cut(self, way: Way) -> bool:
         return self._ways[way].is_cut
 

@@ -30,7 +30,7 @@ from unlockstep.core.syncer import SyncerCore
 from unlockstep.learners.backend import FloatArray
 from unlockstep.loop import Contribution
 from unlockstep.sim.cargo import Cargo, Freight, Parcel
-from unlockstep.sim.life import Life
+from unlockstep.sim.life import Alarm, Life
 from unlockstep.sim.network import Costs, Pipe
 
 if TYPE_CHECKING:
@@ -102,9 +102,9 @@ class SyncerProcess:
         self._joining: Connection | None = None
         """Who has said what the core is hearing: the answer to a ``Join`` goes there, whoever bears the name now."""
         self._seeder: tuple[str, int] | None = None
-        self._seeded: set[int] = set()
-        """Fragments whose version 0 the seeder has brought: it may send it again if it did not hear of it."""
-        self._armed_ns = NEVER_NS
+        self._seeded: dict[int, str] = {}
+        """Digests of what the seeder has brought; it sends it again if its connection breaks."""
+        self._alarm = Alarm(life, self._on_deadline)
 
     @property
     def now_ns(self) -> int:
@@ -125,13 +125,9 @@ class SyncerProcess:
         for action in self.core.take_actions():
             self._carry_out(action)
         deadline_ns = self.core.next_deadline_ns()
-        if deadline_ns < self._armed_ns or self._armed_ns < self.now_ns:
-            self._armed_ns = deadline_ns
-            if deadline_ns != NEVER_NS:
-                self.life.at(self._started_ns + deadline_ns, self._on_deadline)
+        self._alarm.set(NEVER_NS if deadline_ns == NEVER_NS else self._started_ns + deadline_ns)
 
     def _on_deadline(self) -> None:
-        self._armed_ns = NEVER_NS
         self.core.on_deadline(self.now_ns)
         self._follow()
 
@@ -241,11 +237,9 @@ class SyncerProcess:
         """Version 0 of a fragment is here; whether it was this learner's to bring."""
         if self._seeder != (learner, incarnation):
             return False
-        if fragment in self._seeded:
-            return True
-        self._seeded.add(fragment)
-        notice = self.loaded.seed(fragment, values)
-        self.tell(SeedArrived(learner, incarnation, fragment, notice.digest))
+        if fragment not in self._seeded:
+            self._seeded[fragment] = self.loaded.seed(fragment, values).digest
+        self.tell(SeedArrived(learner, incarnation, fragment, self._seeded[fragment]))
         return True
 
     def give(self, notice: VersionNotice) -> Parcel | None:

@@ -151,9 +151,14 @@ class World:
         process = host.process
         alive = process is not None and process.life.is_alive
         match action:
-            case tapes.Join() | tapes.Restart():
-                if not alive:
-                    self.join(action.target, *start(action.target))
+            case tapes.Join() | tapes.Restart() if alive:
+                pass
+            case tapes.Join():
+                host.slowdown, host.wire.bits_per_s = 1.0, self._links.bits_per_s
+                host.wire.heal()
+                self.join(action.target, *start(action.target))
+            case tapes.Restart():
+                self.join(action.target, *start(action.target))
             case tapes.Cut():
                 host.wire.cut(_WAYS[action.direction], host.fall_silent)
             case tapes.Heal():
@@ -207,6 +212,15 @@ class World:
     def kill(self, name: str) -> None:
         """The learner's process is gone, without a word; its connection breaks."""
         self.process(name).kill()
+
+    def calm(self, name: str) -> None:
+        """From now on nothing befalls this learner: its link is whole, quick and reliable, its speed its own."""
+        host = self._host(name)
+        host.wire.calm()
+        host.bodies_to_damage = 0
+        ratio, host.slowdown = 1 / host.slowdown, 1.0
+        if host.is_up:
+            self.process(name).pace(ratio)
 
     def tell(self, message: SyncerInput) -> None:
         """The syncer receives something now."""

@@ -18,6 +18,7 @@ FLAGS = {
     "learner": "--syncer --name --shard --shards --slowdown --run --parent-pid --json --help",
     "evaluator": "--syncer --out --name --run --parent-pid --json --help",
     "status": "--run --json --help",
+    "report": "--check --json --help",
 }
 
 NOBODY = "http://127.0.0.1:1"

@@ -76,6 +76,27 @@ def test_a_run_that_ends_takes_nobody() -> None:
     )
 
 
+def test_a_run_that_has_ended_does_not_even_take_back_who_was_in_it() -> None:
+    protocol = options()
+    members = Membership(protocol)
+    members.join("a", 0)
+    back = join("a", incarnation=1)
+    assert examine(back, protocol, members, layout(), finished=True) == layout()
+    verdict = examine(back, protocol, members, layout(), finished=True, is_over=True)
+    assert isinstance(verdict, JoinRefused) and verdict.reason is JoinRefusal.RUN_FINISHED
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["by a new name", "by a name that has joined anew"])
+def test_a_process_of_an_earlier_life_of_the_syncer_is_told_that_its_run_is_lost(known: bool) -> None:
+    """C34: its parameters are of no version that this syncer knows, whatever their numbers."""
+    members = Membership(options())
+    if known:
+        members.join("a", 0)
+    verdict = refused(join("a", incarnation=2), members=members, agreed=layout())
+    assert verdict.reason is JoinRefusal.UNKNOWN_PROCESS
+    assert "has lost the run's parameters; start the run anew" in verdict.detail
+
+
 def test_a_quarantined_learner_stays_out() -> None:
     """C9"""
     members = Membership(options())

@@ -23,6 +23,7 @@ from unlockstep.core.messages import (
 )
 from unlockstep.core.options import Late
 from unlockstep.core.reasons import RefusalReason, WindowReason
+from unlockstep.core.syncer import RunState
 
 # ----------------------------------------------------------------------------------------------- late
 
@@ -196,7 +197,6 @@ def test_a_base_may_be_so_many_versions_behind_and_no_more(behind: int, refused:
         RefusalReason.WRONG_SIZE,
         RefusalReason.MALFORMED,
         RefusalReason.ABSURD_NORM,
-        RefusalReason.BAD_COUNTS,
     ],
 )
 def test_a_defective_contribution_is_refused_and_the_others_are_merged(defect: RefusalReason) -> None:
@@ -233,6 +233,16 @@ def test_counts_that_cannot_be_are_refused(counts: dict[str, int]) -> None:
     stage.contribute("b", **counts)
     assert stage.refusals == [("b", RefusalReason.BAD_COUNTS)]
     assert stage.of(ContributionRefused)[0].strikes == 1
+
+
+def test_counts_that_are_refused_are_not_believed() -> None:
+    """The storehouse found them absurd: they neither end the run nor enter the books. Without a fate the tokens stay in
+    flight."""
+    stage = first_round("a", "b", tokens_max=10**6)
+    stage.contribute("b", c_tokens=2**40, tokens=2**40, defect=RefusalReason.BAD_COUNTS, payload=-1)
+    ledger = stage.core.status(stage.now_ns).ledger
+    assert (ledger.trained, ledger.refused) == (50, {})  # as they have reported
+    assert stage.core.state is RunState.RUNNING
 
 
 def test_a_refused_learner_is_asked_again_when_it_has_new_progress() -> None:
@@ -321,17 +331,64 @@ def test_the_memory_of_closed_rounds_may_be_shorter_than_the_rounds_in_flight() 
 
 
 def test_beyond_the_memory_of_closed_rounds_a_contribution_is_of_an_unknown_round() -> None:
-    """Remembered are ``closed_rounds_max`` rounds beside those in flight."""
+    """Remembered are ``closed_rounds_max`` rounds and P more. Its tokens stay with the learner: it can have counted."""
     stage, late = missed_round(closed_rounds_max=1)
     stage.commit()
-    for clock in (4, 6):
-        assert stage.refusals == []
+    for clock in (4, 6, 8):
         stage.step("a", clock=clock)
         stage.contribute("a")
         stage.wait(STEP_NS)
         stage.commit()
+    before = stage.ledger
     stage.tell(late)
     assert stage.refusals == [("b", RefusalReason.UNKNOWN_ROUND)]
+    assert stage.ledger == before
+
+
+def test_an_upload_repeated_after_its_round_is_forgotten_is_not_entered_again() -> None:
+    stage = first_round("a", closed_rounds_max=1)
+    made = stage.contribute("a")
+    stage.commit()
+    for clock in (4, 6, 8):
+        stage.step("a", clock=clock)
+        stage.contribute("a")
+        stage.commit()
+    before = stage.ledger
+    stage.tell(msgspec.structs.replace(made, payload=99))
+    assert stage.ledger == before
+
+
+def test_a_round_that_is_open_is_not_forgotten_however_many_come_and_go() -> None:
+    """P - 1 of them do: the one after has its fragment."""
+    stage = first_round("a", fragments=6, interval_steps=12, overlap_steps=4, closed_rounds_max=1)
+    first = stage.hand_over("a", round=0)
+    for number in range(1, 6):
+        stage.step("a", clock=2 + 2 * number)
+        stage.contribute("a", round=number)
+        stage.commit()
+    assert [event.round for event in stage.of(FragmentCommitted)] == [1, 2, 3, 4, 5]
+    stage.tell(first)
+    assert stage.refusals == []
+    stage.commit()
+    assert [event.round for event in stage.of(FragmentCommitted)] == [1, 2, 3, 4, 5, 0]
+
+
+def test_an_upload_of_a_dead_process_may_tell_of_steps_that_it_had_not_reported() -> None:
+    stage = first_round("a", "b", lease_s=1.0)
+    puppet = stage.puppets["b"]
+    puppet.tokens += 10
+    puppet.c_tokens = [count + 10 for count in puppet.c_tokens]
+    made = stage.hand_over("b")
+    for _ in range(2):
+        stage.wait(LEASE_NS // 20)
+        stage.heartbeat("a")
+    assert [name for name, _ in stage.departures] == ["b"]
+    stage.tell(made)
+    assert stage.refusals == [("b", RefusalReason.STALE_INCARNATION)]
+    ledger = stage.ledger
+    assert ledger.trained == 30 + 30
+    assert ledger.refused == {"stale_incarnation": made.c_tokens / 2}
+    assert ledger.lost == 30 - made.c_tokens / 2
 
 
 def test_every_contribution_is_released_once() -> None:

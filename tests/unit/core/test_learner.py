@@ -17,6 +17,7 @@ from unlockstep.core.messages import (
     Connected,
     Disconnected,
     Fenced,
+    FetchFailed,
     Finish,
     Heartbeat,
     HostFailed,
@@ -149,12 +150,14 @@ def test_that_the_run_has_ended_in_the_meantime_is_no_failure() -> None:
 # ----------------------------------------------------------------------------------------------- seeding
 
 
-def test_the_first_learner_uploads_its_parameters_and_trains_once_they_are_stored() -> None:
+def test_the_first_learner_uploads_its_parameters_and_trains_once_they_are_the_run_s() -> None:
     stage = seeding()
     assert stage.of(UploadSeed) == [UploadSeed(0), UploadSeed(1)]
     assert stage.tell(SeedStored(0)) == []
+    assert stage.tell(SeedStored(1)) == []
+    assert stage.publish(0, 0) == []
     assert not stage.core.may_step
-    (progress,) = sent(stage.tell(SeedStored(1)))
+    (progress,) = sent(stage.publish(1, 0))
     assert isinstance(progress, Progress) and progress.steps == 0
     assert stage.core.may_step
     assert stage.core.versions == (0, 0)
@@ -204,6 +207,20 @@ def test_a_seed_stored_after_the_learner_was_replaced_means_nothing() -> None:
     assert not stage.core.may_step
 
 
+def test_a_seeder_does_not_train_on_what_was_stored_while_another_was_asked_to_seed() -> None:
+    """It stood still for longer than its lease: what was stored is void, and what is published is another's."""
+    stage = seeding()
+    stage.tell(SeedStored(0))
+    stage.tell(SeedStored(1))
+    stage.tell(Fenced(DepartureReason.LEASE_EXPIRED))
+    stage.publish(0, 0)
+    stage.publish(1, 0)
+    assert not stage.core.may_step
+    stage.welcome(incarnation=2)
+    assert stage.of(Fetch) == [Fetch(notice(0, 0)), Fetch(notice(1, 0))]
+    assert not stage.core.may_step
+
+
 def test_a_learner_that_trains_does_not_seed_a_syncer_that_forgot_everything() -> None:
     stage = training()
     stage.step()
@@ -224,6 +241,21 @@ def test_a_heartbeat_is_sent_only_after_a_third_of_a_lease_of_silence() -> None:
         assert stage.wait(LEASE_NS // 3 - STEP_NS - 1) == []
         stage.step()
     assert sent(stage.wait(LEASE_NS)) == [Heartbeat("a", 1)] * 3
+
+
+def test_a_fetch_that_failed_is_tried_again_though_every_step_is_reported() -> None:
+    """No heartbeat is due while there are steps to report."""
+    stage = training()
+    stage.publish(0, 1)
+    stage.tell(FetchFailed(0, 1))
+    steps = LEASE_NS // 3 // STEP_NS
+    for _ in range(steps):
+        stage.step()
+    assert stage.of(Fetch).count(Fetch(notice(0, 1))) == 1
+    assert stage.wait(STEP_NS) == [Fetch(notice(0, 1))]
+    stage.fetched(0, 1)
+    stage.wait(LEASE_NS)
+    assert stage.of(Fetch).count(Fetch(notice(0, 1))) == 2
 
 
 def test_heartbeats_go_on_while_the_model_is_loading() -> None:

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from support.core_builders import LEASE_NS, MS, STEP_NS, join
-from support.syncer_stage import SyncerStage, commit_rounds, running
+from support.syncer_stage import SyncerStage, commit_rounds, first_round, running
 from unlockstep.core.actions import Announce, SendTo
 from unlockstep.core.errors import LocalProtocolError
 from unlockstep.core.events import (
@@ -16,6 +16,7 @@ from unlockstep.core.events import (
     JoinWasRefused,
     LearnerLive,
     MessageIgnored,
+    RoundClosed,
     RunSeeded,
     StepReported,
 )
@@ -29,7 +30,7 @@ from unlockstep.core.messages import (
     VersionNotice,
     Welcome,
 )
-from unlockstep.core.reasons import DepartureReason, JoinRefusal, RefusalReason
+from unlockstep.core.reasons import DepartureReason, JoinRefusal, RefusalReason, WindowReason
 from unlockstep.core.syncer import MOVES, RunMove, RunState
 
 VERSIONS_0 = (VersionNotice(0, 0, "digest-0-0"), VersionNotice(1, 0, "digest-1-0"))
@@ -212,6 +213,15 @@ def test_what_a_superseded_process_still_says_is_answered_with_a_fence() -> None
     assert stage.states["a"] == "joining"
     assert stage.core.status(stage.now_ns).clock == 1
     stage.puppets["a"] = new
+
+
+def test_a_round_that_waited_for_a_superseded_process_closes_at_once() -> None:
+    stage = first_round("a", "b")
+    stage.step("b")
+    stage.contribute("a")
+    assert stage.of(RoundClosed) == []
+    stage.join("b")
+    assert [event.reason for event in stage.of(RoundClosed)] == [WindowReason.EVERYONE_IN]
 
 
 # ----------------------------------------------------------------------------------------------- what is reported

@@ -109,6 +109,21 @@ def test_one_last_round_of_every_fragment_collects_what_is_left_and_all_say_good
     assert (ledger.trained, ledger.merged, ledger.in_flight) == (60, 60, 0)
 
 
+def test_who_was_given_up_for_dead_and_returns_after_the_end_opens_no_books_again() -> None:
+    stage = finishing("a", "b", lease_s=1.0)
+    stage.step("a", last=True)
+    for _ in range(4):
+        stage.wait(LEASE_NS // 20)
+        stage.heartbeat("a")
+    give_all(stage, "a")
+    assert stage.core.state is RunState.FINISHED
+    before = stage.ledger
+    answer = stage.join("b", incarnation=1)
+    assert isinstance(answer, JoinRefused) and answer.reason is JoinRefusal.RUN_FINISHED
+    assert stage.ledger == before
+    assert before.lost == 20 and before.in_flight == 0
+
+
 def test_a_fragment_of_which_nobody_has_anything_is_not_collected() -> None:
     stage = finishing("a")
     stage.step("a", last=True, c_steps=(0, 3), c_tokens=(0, 30))
@@ -128,6 +143,25 @@ def test_a_round_that_is_open_at_the_end_is_completed_first() -> None:
     assert [event.round for event in stage.of(FragmentCommitted)] == [0, 1, 2]
     assert stage.core.state is RunState.FINISHED
     assert stage.ledger.in_flight == 0
+
+
+def test_when_the_time_of_the_last_rounds_is_up_a_round_that_has_its_quorum_is_committed() -> None:
+    """Steps take twice a lease, so its grace window would last longer; what is in counts all the same."""
+    lease_ns = 500 * MS
+    stage = finishing("a", "b", lease_s=lease_ns / 1e9)
+    for name in "ab":
+        stage.step(name, step_ns=2 * lease_ns)
+    for name in "ab":
+        stage.step(name, step_ns=2 * lease_ns, last=True)
+    stage.contribute("a")
+    assert stage.core.state is RunState.DRAINING and stage.of(RoundClosed) == []
+    for _ in range(6):
+        stage.wait(100 * MS)
+        stage.heartbeat("a")
+        stage.heartbeat("b")
+    stage.commit()
+    assert [event.fragment for event in stage.of(FragmentCommitted)] == [0]
+    assert stage.ledger.merged == 40 / 2
 
 
 def test_when_the_run_ends_no_new_round_is_scheduled() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from unlockstep.core.ids import NEVER_NS
 from unlockstep.sim.clock import VirtualClock
-from unlockstep.sim.life import Life
+from unlockstep.sim.life import Alarm, Life
 
 
 def play(clock: VirtualClock, until_ns: int) -> None:
@@ -58,3 +59,56 @@ def test_nothing_happens_to_a_dead_one() -> None:
     play(clock, 9)
     life.happen(lambda: said.append(1))
     assert said == [] and not life.is_running
+
+
+# ----------------------------------------------------------------------------------------------- the alarm
+
+
+def alarm(deadlines_ns: list[int]) -> tuple[VirtualClock, Life, Alarm, list[int]]:
+    """An alarm that is set anew from a list each time it rings, and when it rang."""
+    clock, rang = VirtualClock(), list[int]()
+    life = Life(clock)
+
+    def wake() -> None:
+        rang.append(clock.now_ns())
+        bell.set(deadlines_ns.pop(0) if deadlines_ns else NEVER_NS)
+
+    bell = Alarm(life, wake)
+    return clock, life, bell, rang
+
+
+def test_an_alarm_rings_at_the_last_deadline_it_was_set_to() -> None:
+    for deadlines_ns in ([5, 9, 30], [30, 9, 20], [7, 30, 7]):
+        clock, _, bell, rang = alarm([])
+        for deadline_ns in deadlines_ns:
+            bell.set(deadline_ns)
+        play(clock, 100)
+        assert rang == [deadlines_ns[-1]]
+
+
+def test_an_alarm_without_a_deadline_does_not_ring() -> None:
+    clock, _, bell, rang = alarm([])
+    bell.set(5)
+    bell.set(NEVER_NS)
+    play(clock, 100)
+    assert rang == []
+
+
+def test_one_deadline_costs_one_happening_however_often_it_was_moved() -> None:
+    clock, _, bell, rang = alarm([10 * number for number in range(2, 50)])
+    for deadline_ns in (10, 8, 6, 10):
+        bell.set(deadline_ns)
+    happenings = 0
+    while clock.step():
+        happenings += 1
+    assert rang == [10 * number for number in range(1, 50)]
+    assert happenings <= len(rang) + 4
+
+
+def test_a_deadline_that_passes_while_the_process_is_stopped_rings_when_it_is_continued() -> None:
+    clock, life, bell, rang = alarm([])
+    bell.set(5)
+    life.stop()
+    clock.at(50, life.resume)
+    play(clock, 100)
+    assert rang == [50]

@@ -1,0 +1,475 @@
+"""Safety: what no history may ever show, whatever the network, the hosts and the learners do.
+
+Decides each rule on its own. None of them asks for patience: the limits are in the protocol's options and in the log.
+The rules that ask for progress are in ``liveness``, the rules of the books in ``books``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from unlockstep.checkers.rule import Checker, Reactions
+from unlockstep.core.events import (
+    ContributionAccepted,
+    EvaluationReported,
+    Event,
+    FragmentAdopted,
+    FragmentCommitted,
+    JoinWasRefused,
+    LearnerAway,
+    LearnerDeparted,
+    LearnerJoined,
+    LearnerLive,
+    MessageIgnored,
+    RoundClosed,
+    RoundEmpty,
+    RoundOpened,
+    RunFinished,
+    RunFinishing,
+    RunSeeded,
+    StepReported,
+    TokensOverwritten,
+)
+from unlockstep.core.ids import seconds
+from unlockstep.core.reasons import WindowReason
+
+
+class Time(Checker):
+    """``at_ns`` never goes back, except where a syncer starts anew; then somebody joins, or is turned away, before
+    anything else can happen."""
+
+    name = "time"
+    meaning = "time goes on; where it goes back, a syncer has started anew and every learner joins again"
+
+    BEGINNINGS = (LearnerJoined, JoinWasRefused, MessageIgnored, EvaluationReported, RunFinished)
+
+    def goes_back(self, event: Event) -> None:
+        """The event is earlier than the one before it; the history is still that of the life before."""
+        if not isinstance(event, self.BEGINNINGS):
+            self.find(
+                f"time goes back from {seconds(self.history.now_ns)} to {seconds(event.at_ns)} at {_kind(event)}, "
+                "which is nothing a syncer can begin with"
+            )
+
+
+class Incarnations(Checker):
+    """A process that joins gets the number after its name's newest. One that comes back keeps its number if its
+    connection only broke, and gets the next after its lease. Whatever a learner does, it does under its present
+    number, while it is a member."""
+
+    name = "incarnations"
+    meaning = "every start of a learner gets the next incarnation, and only the newest one counts"
+
+    def before(self) -> Reactions:
+        return {
+            LearnerJoined: self._joined,
+            StepReported: self._stepped,
+            **dict.fromkeys((LearnerLive, LearnerAway, LearnerDeparted, ContributionAccepted), self._acts),
+            **dict.fromkeys((FragmentAdopted, TokensOverwritten), self._acts),
+        }
+
+    def _joined(self, event: LearnerJoined) -> None:
+        known = self.history.learners.get(event.learner)
+        if known is None:
+            if self.history.life == 0 and (event.incarnation != 1 or event.resumed):
+                self.find(f"{event.learner} joins for the first time as incarnation {event.incarnation}")
+            return
+        newest = known.incarnation
+        if event.incarnation != newest + 1 and not (event.resumed and event.incarnation == newest):
+            self.find(f"{event.learner} joins as incarnation {event.incarnation} after {newest}")
+
+    def _acts(
+        self, event: LearnerLive | LearnerAway | LearnerDeparted | ContributionAccepted | FragmentAdopted
+    ) -> None:
+        known = self.history.learners.get(event.learner)
+        if known is None or not known.is_present:
+            self.find(f"{_kind(event)} of {event.learner}, which is no member")
+        elif known.incarnation != event.incarnation:
+            self.find(
+                f"{_kind(event)} of incarnation {event.incarnation} of {event.learner}, whose present one is "
+                f"{known.incarnation}"
+            )
+
+    def _stepped(self, event: StepReported) -> None:
+        live = self.history.live.get(event.learner)
+        if live is None or live.incarnation != event.incarnation:
+            self.find(f"a step of incarnation {event.incarnation} of {event.learner}, which is not live")
+
+
+class Rotation(Checker):
+    """Round r collects for fragment r mod P. Rounds open in order and none is left out, but for the last ones of a run,
+    where a fragment nobody has anything for is passed over. At most max(1, floor(tau * P / H)) rounds are in flight, at
+    most one per fragment, and a round asks live learners only, each once. It says how many are live."""
+
+    name = "rotation"
+    meaning = "round r collects for fragment r mod P, none is left out, and no more are in flight than tau allows"
+
+    def before(self) -> Reactions:
+        return {RoundOpened: self._opened}
+
+    def _opened(self, event: RoundOpened) -> None:
+        history, number = self.history, event.round
+        if event.fragment != number % self.options.fragments:
+            self.find(f"round {number} is opened for fragment {event.fragment} of {self.options.fragments}")
+        newest = history.round_newest
+        if newest is None:
+            follows = number == 0 or history.life > 0 or not history.is_running
+        else:
+            follows = number == newest + 1 or (number > newest and not history.is_running)
+        if not follows:
+            self.find(f"round {number} is opened after round {'none' if newest is None else newest}")
+        if len(history.rounds) >= self.options.rounds_in_flight_max:
+            self.find(f"round {number} is opened while {len(history.rounds)} are in flight")
+        if event.fragment in history.fragments_in_flight:
+            self.find(f"round {number} is opened while another one of fragment {event.fragment} is in flight")
+        for learner in event.asked:
+            if learner not in history.live:
+                self.find(f"round {number} asks {learner}, which is not live")
+        if len(set(event.asked)) < len(event.asked):
+            self.find(f"round {number} asks somebody twice: {_list(event.asked)}")
+        if event.live != len(history.live):
+            self.find(f"round {number} opens with {len(history.live)} learners live, not {event.live}")
+
+
+class Opening(Checker):
+    """A round opens at the very moment it is due and there is room for it: not before H/P steps of the syncer's clock
+    have gone by since the previous one opened, and not after. The syncer's clock is the K-th highest that live learners
+    have reported, and no clock goes back; the schedule keeps its rhythm if it is less than a step late, and starts a
+    new one otherwise. A schedule that waits for certain steps of the clock waits for ever when speeds alias: it is
+    found here."""
+
+    name = "opening"
+    meaning = "a round opens when it is due and there is room for it, neither before nor after"
+
+    def begin(self) -> None:
+        is_first = self.history.life == 0
+        self._due = self.options.interval_steps if is_first else None
+        """P times the clock at which the next round is due; None: unknown, in a new life before its first round."""
+        self._is_exact = is_first
+        self._since_ns: int | None = None
+        """Since when a round should have been opened."""
+        self._clocks: dict[str, tuple[int, int]] = {}
+        """Learner -> incarnation and clock of its latest report."""
+        self._clock_highest = 0
+        """That anybody has reported."""
+
+    def before(self) -> Reactions:
+        return {
+            StepReported: self._stepped,
+            RoundOpened: self._opened,
+            RunFinishing: self._finishing,
+            RunFinished: self._finished,
+        }
+
+    def after(self) -> Reactions:
+        changes = (StepReported, FragmentCommitted, RoundEmpty, RoundOpened, LearnerLive)
+        return {
+            **dict.fromkeys(changes, self._look),
+            **dict.fromkeys((LearnerJoined, LearnerAway, LearnerDeparted), self._look_again),
+        }
+
+    def _stepped(self, event: StepReported) -> None:
+        incarnation, clock = self._clocks.get(event.learner, (0, 0))
+        if event.incarnation == incarnation and event.clock < clock:
+            self.find(f"the clock of {event.learner} goes back from {clock} to {event.clock}")
+        self._clocks[event.learner] = event.incarnation, event.clock
+        if event.clock > self._clock_highest:
+            self._clock_highest = event.clock
+
+    def _opened(self, event: RoundOpened) -> None:
+        self._look_at_clock(f"round {event.round} opens", event.clock)
+        if not self.history.is_running:
+            return
+        self._judge()
+        fragments, interval = self.options.fragments, self.options.interval_steps
+        position, due = event.clock * fragments, self._due
+        if due is not None and self._is_exact and position < due:
+            self.find(f"round {event.round} opens at step {event.clock}, but is due at step {-(-due // fragments)}")
+        keeps_rhythm = due is not None and 0 <= position - due < fragments
+        self._is_exact = due is not None
+        self._due = (due if keeps_rhythm and due is not None else position) + interval
+
+    def _look_at_clock(self, what: str, clock: int) -> None:
+        history = self.history
+        if clock < history.clock:
+            self.find(f"{what} at step {clock}, but the clock is at {history.clock}")
+        elif clock > self._clock_highest and history.life == 0:
+            self.find(f"{what} at step {clock}, which nobody has reached")
+
+    def _look(self, event: object) -> None:
+        history, due = self.history, self._due
+        if (
+            self._since_ns is None
+            and due is not None
+            and history.clock * self.options.fragments >= due
+            and self._may_open()
+        ):
+            self._since_ns = history.now_ns
+
+    def _look_again(self, event: object) -> None:
+        if self._since_ns is not None and not self.history.live:
+            self._judge()
+
+    def _may_open(self) -> bool:
+        history = self.history
+        number = 0 if history.round_newest is None else history.round_newest + 1
+        return (
+            bool(history.live)
+            and history.is_running
+            and len(history.rounds) < self.options.rounds_in_flight_max
+            and number % self.options.fragments not in history.fragments_in_flight
+        )
+
+    def _judge(self) -> None:
+        """What is waited for is here, or not wanted any more."""
+        if self._since_ns is not None:
+            waited_ns = self.history.now_ns - self._since_ns
+            if waited_ns > self.allowance.timer_ns:
+                newest = self.history.round_newest
+                number = 0 if newest is None else newest + 1
+                self.find(f"round {number} was due for {seconds(waited_ns)} and could have opened at once")
+            self._since_ns = None
+
+    def _finishing(self, event: RunFinishing) -> None:
+        self._look_at_clock("the run is to end", event.clock)
+        self._judge()
+
+    def _finished(self, event: RunFinished) -> None:
+        self._look_at_clock("the run ends", event.clock)
+
+    def finish(self) -> None:
+        self._judge()
+
+
+class Rounds(Checker):
+    """A round that has opened closes once and then ends once: by a commit, or empty. It closes empty only if all that
+    is in it weighs nothing; without closing, it is given up only when the run ends. Nothing is open after the end. It
+    names everyone who took part once, and says how many are live."""
+
+    name = "rounds"
+    meaning = "every round that opens closes once and ends once, by a commit or empty"
+
+    def before(self) -> Reactions:
+        return {
+            RoundOpened: self._opened,
+            RoundClosed: self._closed,
+            FragmentCommitted: self._committed,
+            RoundEmpty: self._empty,
+            RunFinished: self._finished,
+        }
+
+    def _opened(self, event: RoundOpened) -> None:
+        if self.history.has_finished:
+            self.find(f"round {event.round} opens after the end of the run")
+
+    def _closed(self, event: RoundClosed) -> None:
+        collecting = self.history.rounds.get(event.round)
+        if collecting is None or collecting.fragment != event.fragment:
+            self.find(f"round {event.round} of fragment {event.fragment} closes and is not open")
+        elif collecting.closed_ns is not None:
+            self.find(f"round {event.round} closes a second time")
+        elif sorted(event.participants) != sorted({made.learner for made in collecting.held}):
+            self.find(
+                f"round {event.round} closes with {_list(event.participants)}, but holds contributions of "
+                f"{_list({made.learner for made in collecting.held})}"
+            )
+        if event.live != len(self.history.live):
+            self.find(f"round {event.round} closes with {len(self.history.live)} learners live, not {event.live}")
+
+    def _committed(self, event: FragmentCommitted) -> None:
+        collecting = self.history.rounds.get(event.round)
+        if collecting is None or collecting.fragment != event.fragment:
+            self.find(f"round {event.round} of fragment {event.fragment} commits and is not in flight")
+        elif collecting.closed_ns is None:
+            self.find(f"round {event.round} commits before it has closed")
+
+    def _empty(self, event: RoundEmpty) -> None:
+        collecting = self.history.rounds.get(event.round)
+        if collecting is None or collecting.fragment != event.fragment:
+            self.find(f"round {event.round} of fragment {event.fragment} ends empty and is not in flight")
+        elif collecting.closed_ns is None and self.history.is_running:
+            self.find(f"round {event.round} is given up although the run goes on")
+        elif collecting.closed_ns is not None and any(made.c_tokens for made in collecting.held):
+            self.find(
+                f"round {event.round} ends empty although it holds {sum(m.c_tokens for m in collecting.held)} tokens"
+            )
+
+    def _finished(self, event: RunFinished) -> None:
+        for number in self.history.rounds:
+            self.find(f"round {number} is still in flight at the end of the run")
+
+
+class Window(Checker):
+    """A round stays open until its quorum is in and then for its grace window at most, which is never longer than
+    ``grace_cap_steps`` of the longest inner step reported. The rounds of the end wait for everyone they have asked:
+    learners have a lease and two steps to report their last, and then another lease to hand over. A host may call
+    ``allowance.timer_ns`` late."""
+
+    name = "window"
+    meaning = "no round stays open past its quorum and its grace window"
+
+    def before(self) -> Reactions:
+        return {RoundClosed: self._closed, RunFinishing: self._look}
+
+    def _closed(self, event: RoundClosed) -> None:
+        collecting = self.history.rounds.get(event.round)
+        if collecting is None:
+            return
+        if event.open_ns != event.at_ns - collecting.opened_ns:
+            self.find(f"round {event.round} closes after {seconds(event.at_ns - collecting.opened_ns)}, not as it says")
+        if collecting.quorum_ns is not None and event.quorum_ns != collecting.quorum_ns - collecting.opened_ns:
+            self.find(f"round {event.round} had its quorum at another time than it says")
+        if not 0 <= event.grace_ns <= self._grace_ns_max():
+            self.find(
+                f"round {event.round} was granted a grace of {seconds(event.grace_ns)}; the most is "
+                f"{seconds(self._grace_ns_max())}"
+            )
+        limit_ns = event.quorum_ns + event.grace_ns
+        if event.reason is WindowReason.GRACE_ENDED and event.open_ns < limit_ns:
+            self.find(f"round {event.round} closes {seconds(limit_ns - event.open_ns)} before its grace has ended")
+        if self.history.finishing_ns is not None:
+            limit_ns = max(limit_ns, self._last_ns() - collecting.opened_ns)
+        if event.open_ns > limit_ns + self.allowance.timer_ns:
+            self.find(f"round {event.round} stayed open {seconds(event.open_ns - limit_ns)} past its limit")
+
+    def _grace_ns_max(self) -> int:
+        return int(self.options.grace_cap_steps * self.history.step_ns)
+
+    def _last_ns(self) -> int:
+        """When the last rounds are over."""
+        finishing_ns = self.history.finishing_ns
+        assert finishing_ns is not None, "asked for only when the run ends"
+        return finishing_ns + 2 * (self.options.lease_ns + self.history.step_ns)
+
+    def _look(self, event: object = None) -> None:
+        """At rounds that are open still."""
+        for collecting in self.history.rounds.values():
+            if collecting.closed_ns is None and collecting.quorum_ns is not None:
+                limit_ns = collecting.quorum_ns + self._grace_ns_max()
+                if self.history.finishing_ns is not None:
+                    limit_ns = max(limit_ns, self._last_ns())
+                over_ns = self.history.now_ns - limit_ns
+                if over_ns > self.allowance.timer_ns:
+                    self.find(f"round {collecting.number} is still open {seconds(over_ns)} past its limit")
+
+    def finish(self) -> None:
+        self._look()
+
+
+class Quorum(Checker):
+    """A round closes, and commits, with contributions of at least K learners made for this very round."""
+
+    name = "quorum"
+    meaning = "no round closes or commits below its quorum of K contributions"
+
+    def before(self) -> Reactions:
+        return {RoundClosed: self._look, FragmentCommitted: self._look}
+
+    def _look(self, event: RoundClosed | FragmentCommitted) -> None:
+        collecting = self.history.rounds.get(event.round)
+        if collecting is not None and len(collecting.on_time) < self.options.quorum:
+            self.find(
+                f"round {event.round} {'closes' if isinstance(event, RoundClosed) else 'commits'} with "
+                f"{len(collecting.on_time)} of {self.options.quorum} contributions"
+            )
+
+
+class Versions(Checker):
+    """The first commit of a fragment makes version 1, and each one after that the next. The run ends with these
+    versions."""
+
+    name = "versions"
+    meaning = "the version of a fragment rises by one with every commit"
+
+    def before(self) -> Reactions:
+        return {FragmentCommitted: self._committed, RunFinished: self._finished}
+
+    def _committed(self, event: FragmentCommitted) -> None:
+        history, fragment = self.history, event.fragment
+        if not history.fragment_exists(fragment):
+            self.find(f"fragment {fragment} of {self.options.fragments} is committed")
+            return
+        newest = history.versions[fragment]
+        is_first_of_life = history.life > 0 and fragment not in history.committed_in_life
+        if event.version != newest + 1 and not is_first_of_life:
+            self.find(f"version {event.version} of fragment {fragment} is committed after version {newest}")
+
+    def _finished(self, event: RunFinished) -> None:
+        if event.versions and self.history.life == 0 and list(event.versions) != self.history.versions:
+            self.find(f"the run ends with versions {list(event.versions)}, but committed {self.history.versions}")
+
+
+class Restart(Checker):
+    """A version that was committed or adopted before the syncer died is not made a second time after it has started
+    anew, and neither is version 0 (it is only if nothing had been committed). A version may be missing from the log, if
+    it was published just before the syncer died."""
+
+    name = "restart"
+    meaning = "nothing that was published is lost when the syncer starts anew"
+
+    def before(self) -> Reactions:
+        return {RunSeeded: self._seeded, FragmentCommitted: self._committed}
+
+    def _seeded(self, event: RunSeeded) -> None:
+        if self.history.is_seeded and (self.history.life == 0 or any(self.history.versions)):
+            self.find(f"the run is seeded again by {event.learner}, after versions {self.history.versions}")
+
+    def _committed(self, event: FragmentCommitted) -> None:
+        history, fragment = self.history, event.fragment
+        if history.life > 0 and history.fragment_exists(fragment) and fragment not in history.committed_in_life:
+            newest = history.versions[fragment]
+            if event.version <= newest:
+                self.find(
+                    f"version {event.version} of fragment {fragment} is committed after the syncer has started anew, "
+                    f"but version {newest} was published before"
+                )
+
+
+class Adoption(Checker):
+    """A learner adopts versions that were committed, with the digest they were committed with, and each process of it
+    only ever newer ones."""
+
+    name = "adoption"
+    meaning = "what a learner adopts is what the syncer committed, and never an older version than before"
+
+    def begin(self) -> None:
+        self._newest: dict[tuple[str, int], int] = {}
+        """(learner, fragment) -> the version its process has adopted last."""
+
+    def before(self) -> Reactions:
+        return {FragmentAdopted: self._adopted, LearnerJoined: self._joined}
+
+    def _joined(self, event: LearnerJoined) -> None:
+        if not event.resumed:
+            for fragment in range(self.options.fragments):
+                self._newest.pop((event.learner, fragment), None)
+
+    def _adopted(self, event: FragmentAdopted) -> None:
+        history, fragment, version = self.history, event.fragment, event.version
+        if not history.fragment_exists(fragment):
+            self.find(f"{event.learner} adopts fragment {fragment} of {self.options.fragments}")
+            return
+        digests = history.digests[fragment]
+        digest = digests.get(version)
+        if digest is None:
+            is_forgotten = bool(digests) and version < next(iter(digests))
+            if not is_forgotten and not history.may_be_unlogged(event):
+                self.find(f"{event.learner} adopts version {version} of fragment {fragment}, which was not committed")
+        elif digest != event.digest:
+            self.find(
+                f"{event.learner} adopts version {version} of fragment {fragment} with digest {event.digest[:12]}, "
+                f"but it was committed with {digest[:12]}"
+            )
+        key = event.learner, fragment
+        before = self._newest.get(key, -1)
+        if version <= before:
+            self.find(f"{event.learner} adopts version {version} of fragment {fragment} after version {before}")
+        self._newest[key] = version
+
+
+def _kind(event: object) -> str:
+    return type(event).__name__
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "nobody"

@@ -1,0 +1,255 @@
+"""One run told in advance: settings, learners and their speeds, links, and a tape of what goes wrong.
+
+Decides what is drawn from a seed, and how often. Swarm style: in each story most kinds of fault are missing and the
+others are likely, and every limit is tiny or ordinary; what never meets in an average run meets here. Does not decide
+what must hold of a story (``swarm``).
+
+A story is kept in a TOML file that is a tape (``unlockstep.tape``) with a table ``[story]`` more. Of its settings only
+those that differ from the defaults are written.
+"""
+
+from __future__ import annotations
+
+import random
+import tomllib
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import tomli_w
+
+from unlockstep import config as run_config
+from unlockstep import tape as tapes
+from unlockstep.config import RunConfig
+from unlockstep.core.adoption import Adoption
+from unlockstep.core.codec import Codec
+from unlockstep.core.errors import UsageError
+from unlockstep.core.merge import MergeRule
+from unlockstep.core.options import Anchor, Late, Participation, ProtocolOptions
+from unlockstep.sim.network import MILLISECOND_NS, SECOND_NS, Costs, LinkModel
+
+STEPS_ENDLESS = 10**6
+"""Length of a run that goes on until it is told to end."""
+
+SHAPES = ((1, 1, 1), (1, 4, 2), (2, 3, 0), (3, 8, 2), (4, 4, 2), (4, 8, 8), (5, 12, 3), (8, 4, 2), (6, 24, 2))
+"""P, H and tau: more and fewer fragments than steps, whole numbers of rounds a step and not, one round at a time and
+several."""
+
+RATIOS = (1, 1, 1, 1, 1.3, 2, 3, 4, 5, 8, 12, 13, 20)
+"""How many times slower than the fastest: many of them divide an H."""
+
+TARGETS_PER_SYNCER_ACTION = 4
+
+
+class Story(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that happens in a run, but for what the protocol makes of it."""
+
+    seed: int
+    """Of the network's chance, of every learner's noise, and of who is asked to make progress in the end."""
+    config: RunConfig
+    step_ns: dict[str, int]
+    """Every learner of the tape -> duration of its inner step at its own speed."""
+    costs: Costs = Costs()
+    links: LinkModel = LinkModel()
+    diverges: dict[str, int] = {}
+    """Learners whose model becomes NaN, and in which step of each process."""
+    tape: tapes.Tape
+    """What goes wrong, until ``tape.end_ns``; after that nothing does any more."""
+
+
+def draw(seed: int) -> Story:
+    """The story of a seed: the same whenever it is asked for."""
+    chance = random.Random(seed)
+    names = tuple(f"learner-{number}" for number in range(chance.choice((1, 2, 2, 3, 3, 4, 5, 6))))
+    at_start = names[: chance.randint(1, len(names))]
+    fastest_ns = chance.choice((20, 50, 100, 100, 130)) * MILLISECOND_NS
+    step_ns = {name: round(fastest_ns * chance.choice(RATIOS)) for name in names}
+    end_ns = max(chance.choice((2, 4, 6)) * SECOND_NS, min(3 * max(step_ns.values()), 12 * SECOND_NS))
+    end_ns *= chance.choice((1, 1, 1, 1, 6))
+    diverges = {name: chance.randint(1, 40) for name in names if chance.random() < 0.5} if _rarely(chance) else {}
+    return Story(
+        seed=seed,
+        config=_config(chance, len(names)),
+        step_ns=step_ns,
+        costs=Costs(
+            message_ns=chance.choice((0, 1, 1, 30)) * MILLISECOND_NS,
+            body_ns=chance.choice((0, 20, 20, 300)) * MILLISECOND_NS,
+            commit_ns=chance.choice((0, 10, 10, 300)) * MILLISECOND_NS,
+        ),
+        links=_links(chance),
+        diverges=diverges,
+        tape=_tape(chance, f"seed-{seed}", names, at_start, end_ns),
+    )
+
+
+def _rarely(chance: random.Random) -> bool:
+    return chance.random() < 0.15
+
+
+def _config(chance: random.Random, learners: int) -> RunConfig:
+    fragments, interval_steps, overlap_steps = chance.choice(SHAPES)
+    quorum = min(learners, chance.choice((1, 1, 1, 2, 2, 3)))
+    tiny = chance.random() < 0.3
+    anchor = chance.choice((Anchor.LEARNER, Anchor.LEARNER, Anchor.SYNCER))
+    protocol = ProtocolOptions(
+        fragments=fragments,
+        interval_steps=interval_steps,
+        overlap_steps=overlap_steps,
+        quorum=quorum,
+        participation=chance.choice((Participation.LATEST, Participation.LATEST, Participation.FRESH)),
+        late=chance.choice(list(Late)),
+        anchor=anchor,
+        grace_factor=chance.choice((0.0, 0.5, 0.8, 0.95)),
+        grace_cap_steps=chance.choice((0.0, 1.0, 1.0, 3.0)),
+        average_weight=chance.choice((0.25, 1.0)),
+        lease_s=chance.choice((0.5, 2.0, 2.0, 10.0)),
+        staleness_max=chance.choice((0, 1, 2)) if tiny else 16,
+        strikes_max=chance.choice((1, 2)) if tiny else 3,
+        closed_rounds_max=chance.choice((1, 2, 8)) if tiny else 4096,
+        learners_max=chance.randint(quorum, learners) if tiny else 1024,
+    )
+    momentum = chance.choice((0.0, 0.5, 0.9))
+    # Numbers that stay small: of a run whose parameters explode nothing can be demanded.
+    is_touchy = momentum > 0.5 or anchor is Anchor.SYNCER
+    return RunConfig(
+        run=_length(chance),
+        inner=run_config.InnerSection(schedule="constant"),
+        outer=run_config.OuterSection(
+            optimizer="nesterov" if momentum else "sgd",
+            learning_rate=chance.choice((0.1, 0.3) if is_touchy else (0.4, 0.7)),
+            momentum=momentum,
+            merge=chance.choice(list(MergeRule)),
+        ),
+        adoption=run_config.AdoptionSection(mode=chance.choice(list(Adoption)), blend_alpha=chance.choice((0.2, 0.5))),
+        codec=run_config.CodecSection(upload=chance.choice(list(Codec)), download=chance.choice(list(Codec))),
+        protocol=protocol,
+        local=run_config.LocalSection(learners=quorum),
+    )
+
+
+def _length(chance: random.Random) -> run_config.RunSection:
+    """Mostly until the run is told to end, else so short that it ends in the middle of the tape: by steps or tokens."""
+    steps = chance.randint(5, 60) if _rarely(chance) else STEPS_ENDLESS
+    return run_config.RunSection(steps=steps, tokens=20 * steps if steps < STEPS_ENDLESS and steps % 2 else 0)
+
+
+def _links(chance: random.Random) -> LinkModel:
+    return LinkModel(
+        jitter_ns=chance.choice((0, 0, 0, 5, 200)) * MILLISECOND_NS,
+        loss=chance.choice((0.0, 0.0, 0.0, 0.05, 0.3)),
+        repeats=chance.choice((0.0, 0.0, 0.0, 0.1, 0.5)),
+        bits_per_s=chance.choice((0.0, 0.0, 0.0, 1e5, 2e4)),
+    )
+
+
+# ------------------------------------------------------------------------------------------------ the tape
+
+
+def _tape(
+    chance: random.Random, name: str, learners: tuple[str, ...], at_start: tuple[str, ...], end_ns: int
+) -> tapes.Tape:
+    """Walk through what is possible (``tape.Standing``), each kind of action with a likelihood of this story's own."""
+    weights = {kind: chance.choice((0, 0, 1, 1, 5)) for kind in tapes.KINDS.values()}
+    weights[tapes.Join] = max(1, weights[tapes.Join])
+    syncer_share = chance.choice((0.0, 0.0, 0.1, 0.3))
+    times = sorted(chance.randrange(end_ns) for _ in range(chance.choice((0, 2, 4, 8, 12, 20))))
+    standing = tapes.Standing(at_start)
+    actions = []
+    for at_ns in times:
+        target = tapes.SYNCER if chance.random() < syncer_share else chance.choice(learners)
+        kinds = [kind for kind in standing.possible(target) if weights[kind]]
+        if kinds:
+            kind = chance.choices(kinds, [weights[kind] for kind in kinds])[0]
+            action = kind(at_ns=at_ns, target=target, **_values(chance, kind))
+            standing.move(action)
+            actions.append(action)
+    return tapes.Tape(name=name, learners=at_start, actions=tuple(actions), end_ns=end_ns)
+
+
+def _values(chance: random.Random, kind: type[tapes.Action]) -> dict[str, Any]:
+    """The level of an action that has one."""
+    if kind is tapes.Slow:
+        return {"factor": chance.choice((0.5, 1.0, 2.0, 5.0, 20.0))}
+    if kind is tapes.Cut:
+        return {"direction": chance.choice(("both", "up", "down"))}
+    if kind is tapes.Throttle:
+        return {"mbit_per_s": chance.choice((0.0, 0.002, 0.02, 1.0))}
+    if kind is tapes.Corrupt:
+        return {"bodies": chance.choice((1, 1, 3, 10))}
+    return {}
+
+
+# ------------------------------------------------------------------------------------------------ files
+
+
+class _Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The table ``[story]``."""
+
+    seed: int
+    step_ns: dict[str, int]
+    costs: Costs = Costs()
+    links: LinkModel = LinkModel()
+    diverges: dict[str, int] = {}
+    config: dict[str, dict[str, Any]] = {}
+    """Section -> setting -> value, of those that are not as in ``RunConfig()``."""
+
+
+def dumps(story: Story) -> str:
+    """A story as TOML. ``loads(dumps(story)) == story``."""
+    table: dict[str, Any] = {"seed": story.seed, "step_ns": story.step_ns}
+    for name, usual in (("costs", Costs()), ("links", LinkModel())):
+        ordinary = msgspec.to_builtins(usual)
+        values = msgspec.to_builtins(getattr(story, name))
+        table[name] = {field: value for field, value in values.items() if value != ordinary[field]}
+    table |= {"diverges": story.diverges, "config": _differences(story.config)}
+    filled = {name: value for name, value in table.items() if value != {}}
+    return f"{tapes.dumps_toml(story.tape)}\n{tomli_w.dumps({'story': filled})}"
+
+
+def loads(text: str, source: str = "the story") -> Story:
+    """The story in a text.
+
+    Raises:
+        UsageError: it is not one; the sentence says where, and how to mend it.
+    """
+    try:
+        whole = tomllib.loads(text, parse_float=Decimal)
+        table = msgspec.convert(tomllib.loads(text).get("story"), _Settings)
+    except (ValueError, ArithmeticError, RecursionError, msgspec.ValidationError) as error:
+        raise UsageError(f"{source} is not a story ({error}); correct it there") from None
+    whole.pop("story")
+    story = Story(
+        seed=table.seed,
+        config=run_config.loads(tomli_w.dumps(table.config), source),
+        step_ns=table.step_ns,
+        costs=table.costs,
+        links=table.links,
+        diverges=table.diverges,
+        tape=tapes.loads(tomli_w.dumps(whole), "toml", source),
+    )
+    if missing := sorted(names(story.tape) - story.step_ns.keys()):
+        raise UsageError(f"{source}: step_ns says nothing of {', '.join(missing)}; add how long its steps take")
+    return story
+
+
+def read(path: str | Path) -> Story:
+    """The story in a file. Raises UsageError as ``loads``, or if the file cannot be read."""
+    try:
+        return loads(Path(path).read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"story {path} cannot be read ({error}); check the path") from None
+
+
+def names(tape: tapes.Tape) -> set[str]:
+    """Every learner on a tape."""
+    return {*tape.learners, *(action.target for action in tape.actions)} - {tapes.SYNCER}
+
+
+def _differences(config: RunConfig) -> dict[str, dict[str, Any]]:
+    default = msgspec.to_builtins(RunConfig())
+    different = {
+        section: {name: value for name, value in fields.items() if value != default[section][name]}
+        for section, fields in msgspec.to_builtins(config).items()
+    }
+    return {section: fields for section, fields in different.items() if fields}

@@ -1,0 +1,351 @@
+"""Every rule of ``checkers`` would see it: a good log, and logs made wrong by hand that each rule must reject."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from support.core_builders import MS
+from support.logs import (
+    GOOD,
+    LEDGER,
+    OPTIONS,
+    accepted,
+    adopted,
+    changed,
+    closed,
+    committed,
+    event,
+    joined,
+    live,
+    long_log,
+    opened,
+    step,
+    until,
+    with_after,
+    without,
+)
+from unlockstep.checkers import LIVENESS, RULES, SAFETY, Checkers, check, imbalances
+from unlockstep.checkers.rule import KEPT_MAX
+from unlockstep.core.events import (
+    ContributionAccepted,
+    ContributionUndelivered,
+    Event,
+    FragmentAdopted,
+    FragmentCommitted,
+    LearnerAway,
+    LearnerDeparted,
+    LearnerJoined,
+    LearnerLive,
+    RoundClosed,
+    RoundEmpty,
+    RoundOpened,
+    RunFinished,
+    RunFinishing,
+    RunSeeded,
+    StepReported,
+    TokensOverwritten,
+)
+from unlockstep.core.options import Late, Participation
+from unlockstep.core.reasons import DepartureReason, WindowReason
+
+JOINED, LIVE, SEEDED, LAST = event(LearnerJoined), event(LearnerLive), event(RunSeeded), event(RunFinished)
+OPENED, ACCEPTED, CLOSED, COMMITTED = (
+    event(kind, round=0) for kind in (RoundOpened, ContributionAccepted, RoundClosed, FragmentCommitted)
+)
+NEXT, ON_TIME, IN_GRACE = (event(kind, round=1) for kind in (RoundOpened, ContributionAccepted, RoundClosed))
+LATE = event(ContributionAccepted, late=True)
+ADOPTED, OVERWRITTEN = event(FragmentAdopted), event(TokensOverwritten)
+STEPPED = event(StepReported, steps=3)
+
+
+def anew(*events: Event) -> list[Event]:
+    """The first half of the good log; then the syncer dies and starts anew."""
+    return [*until(470), *events]
+
+
+def idle(steps: int) -> list[Event]:
+    """Two learners step, and nobody opens a round."""
+    return [each for each in long_log(steps, lambda _: "ab") if not hasattr(each, "round")]
+
+
+def ending(**changes: Any) -> list[Event]:
+    """The good log with another ledger at its end."""
+    return changed(LAST, ledger=msgspec.structs.replace(LEDGER, **changes))
+
+
+def piled_up(count: int) -> list[Event]:
+    """A learner hands over for one closed round again and again, and no other one opens."""
+    more: list[Event] = []
+    for number in range(5, 5 + count):
+        more += [step(100 * number, "b", number), accepted(100 * number, 1, "b", 1, number, behind=1, late=True)]
+    return [*until(470), *more]
+
+
+BAD: dict[str, dict[str, list[Event]]] = {
+    "time": {
+        "a step of yesterday": changed(ADOPTED, at_ns=120 * MS),
+        "a step before anybody has joined again": anew(step(10, "a", 5)),
+        "a commit before a round has opened again": anew(committed(10, 2, {"a": 1.0}, 20)),
+    },
+    "incarnations": {
+        "the first is not 1": changed(JOINED, incarnation=2),
+        "back before it was here": changed(JOINED, resumed=True),
+        "used twice": with_after(SEEDED, joined(2, "a", 1)),
+        "left out": with_after(SEEDED, joined(2, "a", 3, resumed=True)),
+        "never joined": without(JOINED),
+        "gives as another": changed(ACCEPTED, incarnation=2),
+        "adopts as another": changed(ADOPTED, incarnation=2),
+        "goes as another": with_after(ADOPTED, LearnerAway(300 * MS, "a", 2)),
+        "steps and is not live": without(LIVE),
+        "acts after it has left": [
+            *until(230),
+            LearnerDeparted(240 * MS, "b", 1, DepartureReason.LEFT),
+            adopted(250, "b"),
+        ],
+    },
+    "rotation": {
+        "another fragment": changed(OPENED, fragment=1),
+        "the first is not 0": changed(OPENED, round=2),
+        "one is left out": changed(NEXT, round=3),
+        "one opens twice": [*until(230), opened(240, 0, 4)],
+        "too many in flight": with_after(OPENED, opened(200, 1, 2)),
+        "a stranger is asked": changed(OPENED, asked=("a", "stranger")),
+        "one is asked twice": changed(OPENED, asked=("a", "a")),
+        "says fewer are live": changed(OPENED, live=1),
+    },
+    "opening": {
+        "too early": changed(NEXT, clock=3),
+        "the first too early": changed(OPENED, clock=1),
+        "at a clock nobody has reached": changed(OPENED, clock=1000),
+        "at a clock that has gone by": changed(event(RoundOpened, round=3), clock=4),
+        "a clock goes back": changed(STEPPED, clock=1),
+        "the end comes at a clock nobody has reached": changed(event(RunFinishing), clock=1000),
+        "the end was at another clock": changed(LAST, clock=4),
+        "too late": [*until(100), step(200, "a", 2), step(300, "a", 3), opened(300, 0, 3)],
+        "never": idle(10),
+        "not before the end": [*idle(10), RunFinishing(1001 * MS, 10, "enough")],
+        "not before the last learner goes": [
+            *[each for each in idle(10) if getattr(each, "learner", "") != "b"],
+            LearnerAway(1010 * MS, "a", 1),
+        ],
+    },
+    "rounds": {
+        "closes and was not opened": without(OPENED),
+        "commits and was not closed": without(CLOSED),
+        "never ends": without(COMMITTED),
+        "closes twice": with_after(CLOSED, CLOSED),
+        "commits twice": with_after(COMMITTED, COMMITTED),
+        "closes with others": changed(CLOSED, participants=("a",)),
+        "closes with one of them twice": changed(CLOSED, participants=("a", "a", "b")),
+        "says more are live": changed(CLOSED, live=3),
+        "closes another fragment": changed(CLOSED, fragment=1),
+        "commits another fragment": changed(COMMITTED, fragment=1),
+        "is empty and has tokens": [*until(220), RoundEmpty(230 * MS, 0, 0)],
+        "is given up": [*until(210), RoundEmpty(220 * MS, 0, 0)],
+        "ends empty and was not opened": [*until(230), RoundEmpty(240 * MS, 0, 0)],
+        "opens after the end": [*GOOD, opened(550, 4, 5)],
+    },
+    "window": {
+        "says another time": changed(CLOSED, open_ns=30 * MS),
+        "says another quorum": changed(CLOSED, quorum_ns=20 * MS),
+        "grants more than a step": changed(CLOSED, grace_ns=101 * MS),
+        "grants less than nothing": changed(CLOSED, grace_ns=-1),
+        "closes before its grace ends": changed(IN_GRACE, grace_ns=60 * MS),
+        "closes after its grace has ended": changed(IN_GRACE, grace_ns=40 * MS),
+        "stays open": [*until(210), step(300, "a", 3), step(400, "a", 4)],
+        "stays open at the end": [
+            *until(510)[:-1],
+            closed(2000, 2, ("a", "b"), 1500, 10, 50, WindowReason.EVERYONE_IN),
+        ],
+    },
+    "quorum": {
+        "nobody": [each for each in GOOD if not (isinstance(each, ContributionAccepted) and each.round == 0)],
+        "only a late one": changed(ON_TIME, round=0, fragment=0, late=True),
+    },
+    "contributions": {
+        "twice": with_after(ACCEPTED, ACCEPTED),
+        "twice, late": with_after(LATE, LATE),
+        "merged twice": changed(COMMITTED, tokens=80),
+        "declared undelivered before": with_after(NEXT, ContributionUndelivered(405 * MS, 1, 1, "a", 1, 40, 40)),
+        "on time, counted as late": changed(ACCEPTED, late=True),
+        "late, counted as on time": changed(LATE, late=False),
+        "for another fragment": changed(ACCEPTED, fragment=1),
+        "for a round to come": changed(ACCEPTED, round=4),
+        "without a step": changed(ACCEPTED, c_steps=0),
+        "more than was trained": changed(ACCEPTED, c_tokens=21),
+        "less than nothing": changed(ACCEPTED, c_tokens=-1),
+        "after the end": [*GOOD, accepted(550, 3, "a", 1, 6, base=2)],
+    },
+    "staleness": {
+        "no such version": changed(ACCEPTED, base_version=-1, staleness=1),
+        "too old": changed(ACCEPTED, base_version=-17, staleness=17),
+        "says younger": changed(LATE, staleness=0),
+        "from the future": changed(LATE, base_version=2, staleness=-1),
+    },
+    "weights": {
+        "sum below one": changed(COMMITTED, weights={"a": 0.5, "b": 0.4}),
+        "negative": changed(COMMITTED, weights={"a": 1.5, "b": -0.5}),
+        "zero": changed(COMMITTED, weights={"a": 1.0, "b": 0.0}),
+        "not a number": changed(COMMITTED, weights={"a": float("nan"), "b": 0.5}),
+        "none": changed(COMMITTED, weights={}),
+        "one forgotten": changed(COMMITTED, weights={"a": 1.0}),
+        "a stranger's": changed(COMMITTED, weights={"a": 0.5, "c": 0.5}),
+        "not the shares": changed(COMMITTED, weights={"a": 0.4, "b": 0.6}),
+    },
+    "tokens": {
+        "given twice": changed(ON_TIME, c_tokens=41),
+        "overwritten and given": changed(OVERWRITTEN, tokens=20),
+        "given and undelivered": with_after(COMMITTED, ContributionUndelivered(230 * MS, 0, 0, "a", 1, 10, 15)),
+        "given and dropped": with_after(COMMITTED, LearnerDeparted(230 * MS, "a", 1, DepartureReason.LEFT, (10, 20))),
+        "overwritten, not told": without(OVERWRITTEN),
+        "trained fewer than before": changed(STEPPED, tokens=10),
+        "a step is reported again": changed(STEPPED, steps=2),
+        "less than none under way": changed(LAST, tokens_under_way=-1),
+        "merged and lost": ending(merged=60.0, lost=10.0),
+        "merged twice": ending(merged=80.0),
+        "a class below zero": ending(merged=80.0, lost=-10.0),
+        "in flight after the end": ending(merged=60.0, in_flight=10.0),
+        "trained by nobody": ending(trained=110.0, lost=10.0),
+        "late as on time": ending(merged=80.0, merged_late=10.0),
+    },
+    "versions": {
+        "one is left out": changed(COMMITTED, version=2),
+        "version 0 is committed": changed(COMMITTED, version=0),
+        "no such fragment": changed(COMMITTED, fragment=2),
+        "others at the end": changed(LAST, versions=(2, 1)),
+    },
+    "adoption": {
+        "another digest": changed(ADOPTED, digest="another"),
+        "not committed": changed(ADOPTED, version=2),
+        "not committed of this fragment": changed(ADOPTED, fragment=1),
+        "no such fragment": changed(ADOPTED, fragment=2),
+        "the same again": with_after(ADOPTED, ADOPTED),
+        "an older one": with_after(ADOPTED, adopted(300, "a", version=0)),
+    },
+    "restart": {
+        "seeded again": anew(joined(5, "a"), RunSeeded(6 * MS, "a")),
+        "seeded twice": with_after(COMMITTED, RunSeeded(240 * MS, "a")),
+        "committed again": anew(joined(5, "a"), live(100, "a"), opened(110, 0, 2), committed(120, 0, {"a": 1.0}, 20)),
+    },
+    "memory": {"held for ever": piled_up(20), "given unasked": piled_up(3)},
+    "progress": {"a round without end": long_log(60, lambda round: "ab" if round < 5 else "")},
+    "taking_part": {
+        "never asked": long_log(60, lambda _: "a"),
+        "never for a fragment": long_log(60, lambda round: "a" if round % 2 else "ab"),
+        "not any more": long_log(60, lambda round: "a" if round > 9 else "ab"),
+    },
+    "joining": {"never asked": long_log(60, lambda _: "a")},
+}
+"""Rule -> what is wrong -> a log that breaks it, and perhaps others too."""
+
+
+def broken(log: list[Event], **settings: Any) -> set[str]:
+    return {violation.rule for violation in check(log, OPTIONS, **settings)}
+
+
+def test_every_rule_has_a_log_that_breaks_it() -> None:
+    assert BAD.keys() == RULES.keys() == SAFETY | LIVENESS
+    assert not SAFETY & LIVENESS
+
+
+@pytest.mark.parametrize(("rule", "wrong"), [(rule, wrong) for rule, logs in BAD.items() for wrong in logs])
+def test_a_bad_log_is_rejected(rule: str, wrong: str) -> None:
+    log = BAD[rule][wrong]
+    assert rule in broken(log), check(log, OPTIONS)
+    assert rule in broken(log, rules={rule}), "each rule sees it by itself"
+
+
+def test_a_good_log_passes() -> None:
+    assert check(GOOD, OPTIONS) == []
+    assert check(long_log(100, lambda _: "ab"), OPTIONS) == []
+
+
+def test_so_does_every_beginning_of_it() -> None:
+    for length in range(len(GOOD)):
+        assert check(GOOD[:length], OPTIONS) == []
+
+
+def test_a_violation_tells_the_rule_the_time_and_what_was_found() -> None:
+    (found,) = check(changed(COMMITTED, weights={"a": 0.5, "b": 0.4}), OPTIONS)
+    assert (found.rule, found.at_ns) == ("weights", 230 * MS)
+    assert found.sentence == "the weights of round 0 sum to 0.9"
+
+
+def test_of_many_violations_the_first_are_kept_and_all_are_counted() -> None:
+    checkers = Checkers(OPTIONS, rules={"adoption"})
+    for each in [*until(300), *[ADOPTED] * 500]:
+        checkers.see(each)
+    checkers.finish()
+    assert checkers.counts == {"adoption": 500, "time": 0}
+    assert len(checkers.violations) == KEPT_MAX
+
+
+# ------------------------------------------------------------------------------------------- what depends on settings
+
+
+def test_a_late_contribution_is_wrong_where_late_ones_are_dropped() -> None:
+    strict = msgspec.structs.replace(OPTIONS, late=Late.DROP)
+    assert {violation.rule for violation in check(GOOD, strict)} == {"contributions"}
+
+
+def test_a_quorum_of_two_is_not_met_by_one() -> None:
+    strict = msgspec.structs.replace(OPTIONS, quorum=2)
+    assert "quorum" in {violation.rule for violation in check(GOOD, strict)}
+
+
+def test_a_host_may_be_late_by_what_it_is_allowed() -> None:
+    log = changed(IN_GRACE, grace_ns=40 * MS)
+    assert broken(log, timer_ns=10 * MS - 1) == {"window"}
+    assert broken(log, timer_ns=10 * MS) == set()
+
+
+def test_a_network_may_be_slow_by_what_it_is_allowed() -> None:
+    log = BAD["progress"]["a round without end"]
+    assert broken(log, transfer_ns=100 * MS) == {"progress"}
+    assert broken(log, transfer_ns=2000 * MS) == set()
+
+
+def test_nobody_is_promised_a_part_under_fresh() -> None:
+    fresh = msgspec.structs.replace(OPTIONS, participation=Participation.FRESH)
+    assert check(BAD["taking_part"]["never asked"], fresh) == []
+
+
+# ------------------------------------------------------------------------------------------- a syncer that starts anew
+
+
+def test_a_syncer_that_starts_anew_goes_on_from_what_it_has_published() -> None:
+    again = [joined(5, "a", 2, resumed=True), live(50, "a"), opened(60, 2, 6, ("a",))]
+    given = accepted(70, 2, "a", 1, 6, base=1)
+    end = closed(70, 2, ("a",), 10, 10, 0, WindowReason.NO_GRACE)
+    committed_next = committed(80, 2, {"a": 1.0}, 10)
+    once_more = [each if each is not given else msgspec.structs.replace(given, incarnation=2) for each in (given, end)]
+    lives = [msgspec.structs.replace(each, incarnation=2) if isinstance(each, LearnerLive) else each for each in again]
+    story = [
+        msgspec.structs.replace(each, live=1) if isinstance(each, RoundOpened | RoundClosed) else each
+        for each in (*lives, *once_more, committed_next)
+    ]
+    assert check(anew(*story), OPTIONS) == []
+
+
+def test_the_last_version_before_that_may_be_missing_from_the_log() -> None:
+    """It was published, and the syncer died before the event was written."""
+    log = anew(joined(5, "a"), live(100, "a"), adopted(110, "a", 0, 2))
+    assert check(log, OPTIONS) == []
+    lost = [*log, opened(110, 2, 6, ("a",)), committed(120, 2, {"a": 1.0}, 20)]
+    assert "restart" in broken(lost)
+
+
+def test_a_run_without_a_commit_may_be_seeded_again() -> None:
+    assert check([*until(1), joined(0, "b"), RunSeeded(1 * MS, "b")], OPTIONS) == []
+
+
+# ----------------------------------------------------------------------------------------------- the ledger by itself
+
+
+def test_balanced_books_pass_and_others_do_not() -> None:
+    assert list(imbalances(LEDGER)) == []
+    for wrong in ({"in_flight": 21.0}, {"merged": 39.0}, {"refused": {"late": 1.0}}, {"lost": -5.0, "dropped": 5.0}):
+        assert list(imbalances(msgspec.structs.replace(LEDGER, **wrong)))

@@ -16,6 +16,8 @@ import typer
 from unlockstep.cli import exits
 from unlockstep.cli.evaluator import evaluator
 from unlockstep.cli.learner import learner
+from unlockstep.cli.report import report
+from unlockstep.cli.simulate import simulate
 from unlockstep.cli.status import status
 from unlockstep.cli.syncer import syncer
 from unlockstep.cli.train import train
@@ -43,8 +45,9 @@ def _top(version: bool = typer.Option(False, "--version", help="Print the versio
         raise typer.Exit()
 
 
-for _command in (train, syncer, learner, evaluator, status):
+for _command in (train, syncer, learner, evaluator, status, report):
     app.command(_command.__name__)(_command)
+app.add_typer(simulate, name="simulate")
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

@@ -22,6 +22,14 @@ FAILED = 1
 """The run, or this process's part in it, has failed; stderr says why in one sentence."""
 USAGE = 2
 """Something the user can mend: an argument, a setting, a file, an address."""
+CRASH = 10
+"""A simulated run raised an error."""
+SAFETY = 11
+"""In a simulated run something happened that must never happen."""
+LIVENESS = 12
+"""In a simulated run something did not happen that should have."""
+OUT_OF_RESOURCES = 13
+"""A simulated run took too long to tell: it has neither passed nor failed."""
 BUG = 70
 """An error nobody expected; the traceback is on stderr. Please report it."""
 SIGNALLED = 128

@@ -1,0 +1,189 @@
+"""From flags, a file and sweeps to the fleets of ``unlockstep simulate``.
+
+Decides how settings of a fleet are written and what wins: defaults, the file (TOML, its keys are the fields of
+``Fleet``), flags, the sweep. What a field means, and which values it takes, is ``sim.fleet``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import math
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from unlockstep.core.errors import ConfigError, UsageError
+from unlockstep.sim.fleet import YEAR_S, Fleet
+
+POINTS_MAX = 1000
+"""Fleets in one sweep."""
+
+FIELDS = {field.name: field for field in msgspec.structs.fields(Fleet)}
+
+FLAGS = (*(name for name in FIELDS if name != "elastic"), "rigid", "mtbi_years")
+"""Names of the flags that say something about a fleet."""
+
+_KINDS: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false"}
+
+
+class Sweep(msgspec.Struct, frozen=True, kw_only=True):
+    """One parameter and the values it takes in turn."""
+
+    name: str
+    """As written."""
+    values: tuple[Any, ...]
+    """In the unit of the name."""
+
+    @property
+    def field(self) -> str:
+        """The field of ``Fleet`` it stands for."""
+        return _SPELLINGS.get(self.name, (self.name, 1))[0]
+
+    def setting(self, value: Any) -> Any:
+        """A value in the unit of the field."""
+        return value * _SPELLINGS[self.name][1] if self.name in _SPELLINGS else value
+
+
+_SPELLINGS = {"mtbi_years": ("interruption_s", YEAR_S), "mtbi_s": ("interruption_s", 1), "slice": ("slice_chips", 1)}
+"""Names that flags have and fields do not: the field, and its units in one of theirs."""
+
+
+def settings(file: Path | None, flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a fleet: those of the file, with the flags in their place.
+
+    Args:
+        file: TOML, or None.
+        flags: by the names of Fleet's fields, beside ``rigid`` and ``mtbi_years``; None: not given.
+
+    Raises:
+        UsageError: an unreadable file, an unknown field, or flags that contradict each other.
+    """
+    given = {name: value for name, value in flags.items() if name in FIELDS and value is not None}
+    years = flags.get("mtbi_years")
+    if years is not None:
+        if "interruption_s" in given:
+            raise UsageError("--mtbi-years and --mtbi-s say the same in two units; give one of them")
+        given["interruption_s"] = years * YEAR_S
+    found = {**({} if file is None else _read(file)), **given}
+    rigid = flags.get("rigid")
+    if rigid and found.setdefault("learners", 1) != 1:
+        raise UsageError(
+            f"--rigid is the baseline of one learner, but learners is {found['learners']}; drop one of the two, or set "
+            "elastic = false in a --config file"
+        )
+    return found if rigid is None else {**found, "elastic": not rigid}
+
+
+def fleet(found: Mapping[str, Any]) -> Fleet:
+    """The fleet with these settings.
+
+    Raises:
+        ConfigError: chips are missing, or a field is unknown, of the wrong type or out of range.
+    """
+    for name, value in found.items():
+        if name not in FIELDS:
+            raise ConfigError(f"{name} is not a setting of a fleet; {suggest(name, FIELDS)}")
+        if not _fits(value, FIELDS[name].type):
+            raise ConfigError(f"{name} is {value!r}; it must be {_KINDS[FIELDS[name].type]}")
+    if "chips" not in found:
+        raise ConfigError("chips is missing; say how many there are with --chips, or as chips = NUMBER in --config")
+    return msgspec.convert(dict(found), Fleet)
+
+
+def grid(found: Mapping[str, Any], sweeps: Sequence[Sweep]) -> list[Fleet]:
+    """Every combination of the swept values, the last sweep fastest.
+
+    Raises:
+        UsageError: too many, or the same field twice. ConfigError: as ``fleet``, for one of them.
+    """
+    fields = [sweep.field for sweep in sweeps]
+    if len(set(fields)) < len(fields):
+        raise UsageError(f"--sweep names {fields[0]} twice; give all its values at once")
+    if len(fields) > 2:
+        raise UsageError(f"--sweep is given {len(fields)} times; two parameters are the most a table can show")
+    count = math.prod(len(sweep.values) for sweep in sweeps)
+    if count > POINTS_MAX:
+        raise UsageError(f"--sweep asks for {count} fleets; {POINTS_MAX} at most")
+    columns = ([sweep.setting(value) for value in sweep.values] for sweep in sweeps)
+    return [fleet({**found, **dict(zip(fields, values, strict=True))}) for values in itertools.product(*columns)]
+
+
+def parse_sweep(text: str) -> Sweep:
+    """``FIELD=a,b,c`` or ``FIELD=start:stop:count``, spaced evenly in the logarithm.
+
+    Raises:
+        UsageError: another form, an unknown field, or values that are no numbers.
+    """
+    name, equals, listing = text.partition("=")
+    name = name.strip().replace("-", "_")
+    if not equals:
+        raise UsageError(f"--sweep is {text!r}; write FIELD=a,b,c or FIELD=start:stop:count")
+    if name not in (known := [*FIELDS, *_SPELLINGS]):
+        raise UsageError(f"--sweep names {name!r}, which is not a setting of a fleet; {suggest(name, known)}")
+    kind: Any = FIELDS[Sweep(name=name, values=()).field].type
+    if ":" in listing:
+        return Sweep(name=name, values=_spaced(name, kind, listing))
+    return Sweep(name=name, values=tuple(_value(name, kind, entry) for entry in listing.split(",")))
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """What a name that does not exist was meant to be."""
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {close[0]}?" if close else f"choose one of {', '.join(names)}"
+
+
+def _spaced(name: str, kind: Any, listing: str) -> tuple[Any, ...]:
+    """Values from start to stop, a constant factor apart; whole where the field is."""
+    refusal = UsageError(
+        f"--sweep gives {name} the values {listing!r}; write start:stop:count, start and stop above 0, count 2 to "
+        f"{POINTS_MAX}"
+    )
+    ends, _, number = listing.rpartition(":")
+    if kind is bool or ends.count(":") != 1 or not number.strip().isdecimal():
+        raise refusal
+    first, last = (_value(name, kind, end) for end in ends.split(":"))
+    count = int(number)
+    if not (first > 0 and last > 0 and 2 <= count <= POINTS_MAX):
+        raise refusal
+    values = (first * (last / first) ** (i / (count - 1)) for i in range(count))
+    return tuple(dict.fromkeys(round(value) if kind is int else value for value in values))
+
+
+def _value(name: str, kind: Any, text: str) -> Any:
+    """One value of a sweep; a whole number may be written as 2.4e6."""
+    text = text.strip()
+    if kind is bool and text in ("true", "false"):
+        return text == "true"
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if kind is bool or not math.isfinite(value) or (kind is int and value != int(value)):
+        raise UsageError(f"--sweep gives {name} the value {text!r}; it must be {_KINDS[kind]}")
+    return int(value) if kind is int else value
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"--config is {file}, which does not exist; check the path") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"--config is {file}, which is not UTF-8 text; save it as UTF-8 TOML") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UsageError(f"--config is {file}, which is not TOML ({error}); correct it there") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--config is {file}, which cannot be read ({error}); check that it is a file") from None
+
+
+def _fits(value: object, kind: Any) -> bool:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return True

@@ -1,0 +1,363 @@
+"""``unlockstep simulate swarm``: thousands of stories of what can go wrong, played through the production core.
+
+Decides what is played where, what is said of it and the exit code: each verdict that is a failure has its own
+(``exits``). What a story is and how it is judged is ``sim.story`` and ``sim.swarm``.
+"""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from unlockstep.core.events import Event
+    from unlockstep.runlog import RunLogWriter
+    from unlockstep.sim.cargo import Freight
+    from unlockstep.sim.story import Story
+    from unlockstep.sim.swarm import Outcome
+    from unlockstep.sim.syncer_host import MakeCore
+
+SEEDS_PER_JOB_MIN = 50
+"""Fewer are not worth a process of their own."""
+
+CANARY_SEEDS = 200
+"""Within so many seeds every canary must be caught."""
+
+
+def swarm(
+    seeds: Annotated[int | None, typer.Option(help="How many stories. [default: 1000; for a canary 200]")] = None,
+    first: Annotated[int, typer.Option(help="Seed of the first one.")] = 0,
+    jobs: Annotated[int | None, typer.Option(help="Processes. [default: one for each core]")] = None,
+    seed: Annotated[int | None, typer.Option(help="Play this story alone.")] = None,
+    story: Annotated[Path | None, typer.Option(help="Play the story in this file alone.")] = None,
+    log: Annotated[Path | None, typer.Option(help="With --seed or --story: write its run log.")] = None,
+    canary: Annotated[
+        str | None, typer.Option(help="Break the core on purpose, by name or all: the swarm must catch it.")
+    ] = None,
+    keep_going: Annotated[bool, typer.Option("--keep-going", help="Do not stop at the first failure.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for the stories that fail.")] = Path("."),
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> int:
+    """Hunt for faults in the protocol: seeded stories of failures, each checked for safety and for progress."""
+    from unlockstep.cli.output import wide_console
+    from unlockstep.core.errors import UsageError
+    from unlockstep.sim.canaries import CANARIES
+    from unlockstep.sim.canaries import canary as find
+
+    console = wide_console(stderr=as_json)
+    if seed is not None or story is not None:
+        if seed is not None and story is not None:
+            raise UsageError(f"--seed {seed} and --story {story} are two stories; give one of them")
+        return _replay(_told(seed, story), canary, log, console, as_json)
+    if log is not None:
+        raise UsageError(f"--log {log} is given without a story; add --seed or --story")
+    if seeds is not None and seeds < 1:
+        raise UsageError(f"--seeds is {seeds}; it must be at least 1")
+    if jobs is not None and jobs < 1:
+        raise UsageError(f"--jobs is {jobs}; it must be at least 1")
+    if canary is not None:
+        names = tuple(CANARIES) if canary == "all" else (canary,)
+        for name in names:
+            find(name)
+        return _try_canaries(names, range(first, first + (seeds or CANARY_SEEDS)), console, as_json)
+    return _hunt(range(first, first + (seeds or 1000)), jobs or _cores(), keep_going, out, console, as_json)
+
+
+def _told(seed: int | None, story: Path | None) -> Story:
+    from unlockstep.sim import story as stories
+
+    return stories.read(story) if story is not None else stories.draw(seed or 0)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def exit_code(outcomes: Sequence[Outcome]) -> int:
+    """Of the first failure; of the first one that cannot be told, if there is none."""
+    from unlockstep.cli import exits
+    from unlockstep.sim.swarm import Verdict
+
+    codes = {Verdict.CRASH: exits.CRASH, Verdict.SAFETY: exits.SAFETY, Verdict.LIVENESS: exits.LIVENESS}
+    failed = next((codes[outcome.verdict] for outcome in outcomes if outcome.failed), None)
+    if failed is not None:
+        return failed
+    undecided = any(outcome.verdict is Verdict.OUT_OF_RESOURCES for outcome in outcomes)
+    return exits.OUT_OF_RESOURCES if undecided else exits.DONE
+
+
+def _said(outcome: Outcome) -> str:
+    text = f"seed {outcome.seed}: {outcome.verdict.value}"
+    if outcome.rule:
+        text += f", rule {outcome.rule}, at {outcome.at_ns / 1e9:.6g} s: {outcome.sentence}"
+    return text
+
+
+# ------------------------------------------------------------------------------------------------ one story
+
+
+def _replay(story: Story, canary: str | None, log: Path | None, console: Console, as_json: bool) -> int:
+    from unlockstep.cli.output import print_json
+    from unlockstep.sim.swarm import play
+
+    with ExitStack() as stack:
+        record = None if log is None else stack.enter_context(_run_logs(log, story)).write
+        make_core, freight = _parts(canary)
+        outcome = play(story, make_core=make_core, freight=freight, record=record)
+    if as_json:
+        print_json(outcome)
+    else:
+        console.print(_said(outcome), markup=False, soft_wrap=True)
+        console.print(f"{outcome.happenings} happenings, {outcome.commits} commits", markup=False, soft_wrap=True)
+    return exit_code([outcome])
+
+
+def _parts(canary: str | None) -> tuple[MakeCore, Freight | None]:
+    """What is to be played with: the production core, or one that is broken."""
+    from unlockstep.sim.canaries import canary as find
+    from unlockstep.sim.syncer_host import production_core
+
+    if canary is None:
+        return production_core, None
+    broken = find(canary)
+    return broken.make_core, broken.freight
+
+
+class _RunLogs:
+    """One run log for each life of the syncer: ``FILE``, then with ``.life-2`` before its suffix, and so on."""
+
+    def __init__(self, path: Path, story: Story, stack: ExitStack) -> None:
+        self._path = path
+        self._story = story
+        self._stack = stack
+        self._logs: dict[int, RunLogWriter] = {}
+
+    def write(self, life: int, events: Sequence[Event]) -> None:
+        from unlockstep import config as run_config
+        from unlockstep.runlog import Header, RunLogWriter
+
+        if life not in self._logs:
+            path = self._path if life == 0 else self._path.with_suffix(f".life-{life + 1}{self._path.suffix}")
+            path.unlink(missing_ok=True)
+            config = self._story.config
+            header = Header(run=config.run.name, config_digest=run_config.digest(config))
+            self._logs[life] = self._stack.enter_context(RunLogWriter(path, header))
+        self._logs[life].write(events)
+
+
+@contextmanager
+def _run_logs(path: Path, story: Story) -> Iterator[_RunLogs]:
+    with ExitStack() as stack:
+        yield _RunLogs(path, story, stack)
+
+
+# ------------------------------------------------------------------------------------------------ canaries
+
+
+def _try_canaries(names: Sequence[str], seeds: range, console: Console, as_json: bool) -> int:
+    from unlockstep.cli import exits
+    from unlockstep.cli.output import print_json
+    from unlockstep.sim.canaries import CANARIES
+
+    caught: dict[str, Outcome | None] = {}
+    for name in names:
+        caught[name] = outcome = catch(name, seeds)
+        if as_json:
+            continue
+        about = f"canary {name} ({CANARIES[name].about})"
+        if outcome is None:
+            console.print(
+                f"{about} is NOT caught within {len(seeds)} seeds: the swarm is blind to it",
+                markup=False,
+                soft_wrap=True,
+            )
+        else:
+            within = outcome.seed - seeds.start + 1
+            console.print(
+                f"{about} is caught, as it should be, by story {within}: {_said(outcome)}", markup=False, soft_wrap=True
+            )
+    if as_json:
+        print_json({name: None if outcome is None else outcome for name, outcome in caught.items()})
+    return exits.DONE if all(caught.values()) else exits.FAILED
+
+
+def catch(name: str, seeds: range) -> Outcome | None:
+    """The first of these stories that shows a canary to be broken."""
+    return next((outcome for outcome in map(functools.partial(_play, name), seeds) if outcome.failed), None)
+
+
+def _play(canary: str | None, seed: int) -> Outcome:
+    from unlockstep.sim import story as stories
+    from unlockstep.sim.swarm import play
+
+    make_core, freight = _parts(canary)
+    return play(stories.draw(seed), make_core=make_core, freight=freight)
+
+
+# ------------------------------------------------------------------------------------------------ many stories
+
+
+def _hunt(seeds: range, jobs: int, keep_going: bool, out: Path, console: Console, as_json: bool) -> int:
+    from unlockstep.cli import exits
+    from unlockstep.cli.output import print_json, wide_console
+
+    began_s, interrupted = time.monotonic(), False
+    outcomes: list[Outcome] = []
+    try:
+        with _outcomes(seeds, jobs) as played, _Progress(len(seeds), wide_console(stderr=True)) as progress:
+            for outcome in played:
+                outcomes.append(outcome)
+                progress.advance(outcome)
+                if outcome.failed and not keep_going:
+                    break
+    except KeyboardInterrupt:
+        interrupted = True
+    lasted_s = time.monotonic() - began_s
+    failed = [outcome for outcome in outcomes if outcome.failed]
+    files = {} if interrupted else {outcome.seed: save(outcome, out, console) for outcome in failed}
+    verdicts = Counter(outcome.verdict.value for outcome in outcomes)
+    if as_json:
+        failures = [{"outcome": outcome, "story": files.get(outcome.seed)} for outcome in failed]
+        print_json(
+            {
+                "first": seeds.start,
+                "seeds": len(seeds),
+                "played": len(outcomes),
+                "verdicts": verdicts,
+                "commits": sum(outcome.commits for outcome in outcomes),
+                "failures": failures,
+                "seconds": round(lasted_s, 3),
+            }
+        )
+    else:
+        _sum_up(seeds, outcomes, verdicts, lasted_s, interrupted, console)
+    return exits.INTERRUPTED if interrupted else exit_code(outcomes)
+
+
+def _sum_up(
+    seeds: range,
+    outcomes: Sequence[Outcome],
+    verdicts: Counter[str],
+    lasted_s: float,
+    interrupted: bool,
+    console: Console,
+) -> None:
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
+    each_ms = 1000 * lasted_s / max(1, len(outcomes))
+    commits = sum(outcome.commits for outcome in outcomes)
+    console.print(
+        f"{len(outcomes)} of {len(seeds)} stories played: {counts or 'none'}; {commits} commits in {lasted_s:.1f} s, "
+        f"{each_ms:.0f} ms a story",
+        markup=False,
+        soft_wrap=True,
+    )
+    if interrupted:
+        console.print(f"interrupted; go on with --first {seeds.start + len(outcomes)}", markup=False, soft_wrap=True)
+
+
+@contextmanager
+def _outcomes(seeds: range, jobs: int) -> Iterator[Iterator[Outcome]]:
+    """What becomes of the stories of these seeds, in their order."""
+    jobs = min(jobs, max(1, len(seeds) // SEEDS_PER_JOB_MIN))
+    play = functools.partial(_play, None)
+    if jobs == 1:
+        yield map(play, seeds)
+        return
+    pool = multiprocessing.get_context("spawn").Pool(jobs, signal.signal, (signal.SIGINT, signal.SIG_IGN))
+    try:
+        yield pool.imap(play, seeds, chunksize=8)
+    finally:
+        pool.terminate()
+        pool.join()
+
+
+def save(outcome: Outcome, out: Path, console: Console, canary: str | None = None) -> str:
+    """Say how the story of a seed fails, make it small, and write it down.
+
+    Returns:
+        The file; nothing if it cannot be written.
+    """
+    from unlockstep.sim import story as stories
+    from unlockstep.sim.shrink import PLAYS_MAX, shrink
+    from unlockstep.sim.swarm import play
+
+    story = stories.draw(outcome.seed)
+    make_core, freight = _parts(canary)
+    again = functools.partial(play, make_core=make_core, freight=freight)
+    console.print(_said(outcome), markup=False, soft_wrap=True)
+    console.print(f"replay: unlockstep simulate swarm --seed {outcome.seed}", markup=False, soft_wrap=True)
+    with _Progress(PLAYS_MAX, console, "shrinking") as progress:
+        small, found = shrink(story, outcome, again, watch=lambda plays, smallest: progress.advance(None))
+    path = out / f"seed-{outcome.seed}.toml"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        path.write_text(stories.dumps(small), encoding="utf-8")
+    except OSError as error:
+        console.print(
+            f"{path} cannot be written ({error}); choose another folder with --out", markup=False, soft_wrap=True
+        )
+        return ""
+    was, now = len(story.tape.actions), len(small.tape.actions)
+    console.print(
+        f"shrunk to {now} of {was} actions, {len(small.step_ns)} of {len(story.step_ns)} learners: "
+        f"unlockstep simulate swarm --story {path}",
+        markup=False,
+        soft_wrap=True,
+    )
+    console.print(_said(found), markup=False, soft_wrap=True)
+    return str(path)
+
+
+class _Progress:
+    """A bar with the time left on a terminal; elsewhere a line now and then."""
+
+    def __init__(self, total: int, console: Console, what: str = "playing") -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        from unlockstep.cli.output import Every
+
+        columns = (
+            TextColumn(what),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[found]}"),
+        )
+        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._bar.add_task(what, total=total, found="")
+        self._what = what
+        self._console = console
+        self._total = total
+        self._done = 0
+        self._failed = 0
+        self._began_s = time.monotonic()
+        self._every = Every()
+
+    def __enter__(self) -> _Progress:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def advance(self, outcome: Outcome | None) -> None:
+        self._done += 1
+        self._failed += outcome is not None and outcome.failed
+        found = f"{self._failed} failed" if self._failed else ""
+        self._bar.update(self._task, advance=1, found=found)
+        if not self._console.is_terminal and self._every.due():
+            left_s = (time.monotonic() - self._began_s) / self._done * (self._total - self._done)
+            text = f"{self._what}: {self._done} of {self._total}, {left_s:.0f} s left {found}".rstrip()
+            self._console.print(text, markup=False, soft_wrap=True)

@@ -1,0 +1,300 @@
+"""What ``unlockstep simulate`` prints: tables for people, records for ``--json``.
+
+Decides the columns, their digits and the sentence below. The numbers come from ``sim.goodput``, ``sim.bandwidth`` and
+``sim.advise``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from rich.cells import cell_len
+from rich.table import Table
+from rich.text import Text
+
+from unlockstep.cli.output import wide_console
+from unlockstep.cli.simulate_fleet import Sweep
+from unlockstep.sim.advise import Advice, Choice, Question, Setting
+from unlockstep.sim.bandwidth import (
+    BLOCK_ELEMENTS,
+    BLOCKING,
+    PUBLISHED_WORKLOAD,
+    SCALE_BITS,
+    UTILISATIONS,
+    Published,
+    Row,
+    WireFormat,
+    Workload,
+)
+from unlockstep.sim.fleet import YEAR_S, Fleet
+from unlockstep.sim.goodput import Estimate, Interval
+from unlockstep.sim.paper_table import CHIPS, ROWS, Comparison
+
+MEASURES = {
+    "goodput": "useful training, of what all chips could do",
+    "uptime": "of the time, at least one learner trains",
+    "participation": "learners that train, of all, while any does",
+}
+
+
+def _table(*columns: str, title: str | None = None, left: int = 1, gap: int = 2) -> Table:
+    """A table whose first ``left`` columns are text and the others numbers."""
+    table = Table(
+        box=None, pad_edge=False, padding=(0, gap, 0, 0), title=title, title_justify="left", title_style="bold"
+    )
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number < left else "right", no_wrap=True)
+    return table
+
+
+def show(*parts: Text | Table) -> None:
+    """Print on stdout, one below the other. No number is cut short: where a table is wider than the terminal, that
+    breaks its lines."""
+    console = wide_console()
+    for part in parts:
+        if isinstance(part, Table):
+            for column in part.columns:
+                if column.no_wrap:
+                    column.min_width = max(cell_len(str(cell)) for cell in (column.header, *column.cells))
+        console.print(part, crop=False)
+
+
+def percent(share: float) -> str:
+    """0.8812: ``88.1 %``."""
+    return f"{100 * share:.1f} %"
+
+
+def gbit(rate: float | None) -> str:
+    """Three digits; ∞ for a link that does not exist."""
+    if rate is None:
+        return ""
+    return "∞" if math.isinf(rate) else f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
+
+
+def _between(interval: Interval) -> str:
+    return f"{100 * interval.low:.1f} to {100 * interval.high:.1f} %"
+
+
+# ------------------------------------------------------------------------------------------------------- goodput
+
+
+def estimate_record(fleet: Fleet, estimate: Estimate) -> dict[str, Any]:
+    """One fleet as an object: fractions, their 95 % intervals in ``low`` and ``high``, and the settings."""
+    intervals = {name: getattr(estimate, name) for name in MEASURES}
+    return {
+        **{name: interval.value for name, interval in intervals.items()},
+        "low": {name: interval.low for name, interval in intervals.items()},
+        "high": {name: interval.high for name, interval in intervals.items()},
+        "failures": estimate.failures,
+        "simulated_s": estimate.simulated_s,
+        **msgspec.to_builtins(fleet),
+    }
+
+
+def estimate_view(fleet: Fleet, estimate: Estimate) -> Sequence[Text | Table]:
+    """One fleet: the three measures, and what the first amounts to."""
+    table = _table("", "", "95 % interval", "", title=describe(fleet))
+    table.columns[3].justify, table.columns[3].no_wrap = "left", False
+    for name, meaning in MEASURES.items():
+        interval: Interval = getattr(estimate, name)
+        table.add_row(name, percent(interval.value), _between(interval), meaning)
+    lost = (1 - estimate.goodput.value) * fleet.chips
+    text = (
+        f"A failure somewhere every {fleet.failure_s:.3g} s: it is as if {_rounded(lost)} of the {fleet.chips:,} chips "
+        f"never trained. ({estimate.failures:,} failures simulated, {estimate.simulated_s / 86_400:.3g} days.)"
+    )
+    return table, Text(), Text(text)
+
+
+def describe(fleet: Fleet) -> str:
+    """A fleet in one line."""
+    spares = f", {fleet.spares} spare slices" if fleet.spares else ""
+    years = f"{fleet.interruption_s / YEAR_S:.3g}"
+    kind = describe_kind(fleet.learners, fleet.elastic)
+    return f"{fleet.chips:,} chips, {kind}{spares}; {years} year{'s' * (years != '1')} between interruptions of a chip"
+
+
+def describe_kind(learners: int, elastic: bool) -> str:
+    """How the chips are used."""
+    if learners == 1:
+        return "data-parallel, elastic" if elastic else "data-parallel, rigid"
+    return f"M = {learners}" if elastic else f"M = {learners}, rigid"
+
+
+def sweep_view(sweeps: Sequence[Sweep], estimates: Sequence[Estimate]) -> Sequence[Text | Table]:
+    """One parameter: a line each. Two: a table of goodputs, the first down, the second across."""
+    first = sweeps[0]
+    if len(sweeps) == 1:
+        table = _table(first.name, "goodput", "95 % interval", "uptime", "participation")
+        for value, found in zip(first.values, estimates, strict=True):
+            measures = percent(found.uptime.value), percent(found.participation.value)
+            table.add_row(plain(value), percent(found.goodput.value), _between(found.goodput), *measures)
+        return (table,)
+    across = sweeps[1]
+    table = _table(f"goodput, {first.name} \\ {across.name}", *map(plain, across.values))
+    for row, value in enumerate(first.values):
+        row_estimates = estimates[row * len(across.values) : (row + 1) * len(across.values)]
+        table.add_row(plain(value), *(percent(one.goodput.value) for one in row_estimates))
+    return (table,)
+
+
+def paper_view(comparison: Comparison) -> Sequence[Text | Table]:
+    """The paper's table: simulated, and in brackets the paper's value and the difference in points."""
+    width = len(CHIPS)
+    table = _table("goodput, %", *(f"{chips:,} chips" for chips in CHIPS), title="simulated (paper, difference)")
+    for number, row in enumerate(ROWS):
+        cells = comparison.cells[number * width : (number + 1) * width]
+        shown = (f"{cell.simulated:.1f} ({cell.paper:.0f}, {cell.difference:+.1f})" for cell in cells)
+        table.add_row(describe_kind(row.learners, row.elastic), *shown)
+    text = (
+        f"Root mean square of the differences: {comparison.rms_elastic:.2f} points over the elastic cells, "
+        f"{comparison.rms_rigid:.2f} over the rigid ones; worst {comparison.worst:.1f}. Elastic cells with equal chips "
+        f"per learner are at most {comparison.collapse:.1f} points apart. The paper's values are whole percent."
+    )
+    return table, Text(), Text(text)
+
+
+def paper_record(comparison: Comparison) -> dict[str, Any]:
+    """The same as an object: every cell with ``paper`` and ``difference`` as fractions, and the summary in points."""
+    return {
+        "cells": [
+            {
+                "paper": cell.paper / 100,
+                "difference": cell.difference / 100,
+                **estimate_record(cell.fleet, cell.estimate),
+            }
+            for cell in comparison.cells
+        ],
+        "rms_elastic_points": comparison.rms_elastic,
+        "rms_rigid_points": comparison.rms_rigid,
+        "worst_points": comparison.worst,
+        "collapse_points": comparison.collapse,
+    }
+
+
+def plain(value: Any) -> str:
+    """A setting as a person writes it."""
+    return str(value).lower() if isinstance(value, bool) else f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def _rounded(count: float) -> str:
+    """Two digits are all that such a number holds."""
+    digits = max(0, math.floor(math.log10(count)) - 1) if count >= 1 else 0
+    return f"{round(count, -digits):,.0f}"
+
+
+# ----------------------------------------------------------------------------------------------------- bandwidth
+
+
+def bandwidth_view(workload: Workload, rows: Sequence[Row], published: Sequence[Published]) -> Sequence[Text | Table]:
+    """The comparison, its assumptions, and where the published figures come out."""
+    link = rows[0].utilisation is not None
+    table = _table(
+        *("method", "format", "up", "down", "peak"),
+        *(f"{100 * share:.0f} %" for share in UTILISATIONS),
+        *("syncer in", "out", "peak"),
+        *(("on link",) if link else ()),
+        title=f"Gbit/s each way per site: {_workload(workload)}, M = {workload.learners}",
+        left=2,
+        gap=1,
+    )
+    for row in rows:
+        needs = (gbit(rate) for rate in (row.mean_up, row.mean_down, row.peak, *row.needed))
+        syncer = (gbit(rate) for rate in (row.syncer_mean_in, row.syncer_mean_out, row.syncer_peak))
+        method = "  blocking" if row.method == BLOCKING else row.method
+        table.add_row(method, row.format, *needs, *syncer, *((percent(row.utilisation or 0),) if link else ()))
+    load = f"{_workload(PUBLISHED_WORKLOAD)}, M = {PUBLISHED_WORKLOAD.learners}"
+    beside = _table(
+        "", "published", "here", "", "with", title=f"Figures of the paper and its authors, here with {load}"
+    )
+    beside.columns[4].justify = "left"
+    for figure in published:
+        stated, found = gbit(figure.published_gbit), gbit(figure.computed_gbit)
+        beside.add_row(figure.what, stated, found, f"{100 * figure.difference:+.0f} %", figure.parameters)
+    return table, Text(), *map(Text, _ASSUMPTIONS), Text(), beside, Text(), Text(_UNPUBLISHED)
+
+
+def _workload(workload: Workload) -> str:
+    return (
+        f"{workload.params:.3g} parameters, {workload.step_s:g} s a step, H = {workload.interval_steps}, "
+        f"P = {workload.fragments}, tau = {workload.overlap_steps}"
+    )
+
+
+_ASSUMPTIONS = (
+    "Up, down: the mean. Peak: with such a link nothing stalls. 50 % to 99 %: the link with which chips compute that "
+    "share of the time. Learners of this system never stall; for it, it is the share of the rounds' pace that is kept.",
+    "Data-parallel averages gradients in a ring, 2 (M - 1) / M of the model each way, hidden under the backward pass "
+    "(2/3 of a step) unless it blocks; DiLoCo blocks; Streaming DiLoCo and this system hide under tau steps.",
+    f"int8 and int4 carry a scale of {SCALE_BITS} bits per {BLOCK_ELEMENTS} elements"
+    f"{'' if WireFormat.INT4.in_this_version else '; they are not in this version'}. Headers, latency and the merge "
+    "are not counted.",
+)
+_UNPUBLISHED = (
+    "The paper does not publish model, H, format and utilisation of its figures: these are values that come near, and "
+    "others do too."
+)
+
+
+# -------------------------------------------------------------------------------------------------------- advice
+
+
+def advice_view(advice: Advice) -> Sequence[Text | Table]:
+    """The setting, why, and what else there is."""
+    setting, found = advice.setting, advice.goodput
+    lines = [
+        f"M = {setting.learners}, H = {setting.interval_steps}, P = {setting.fragments}, K = {setting.quorum}, "
+        f"tau = {setting.overlap_steps}, upload {setting.upload}, download {setting.download}",
+        f"goodput {percent(found.goodput.value)} ({_between(found.goodput)}), uptime {percent(found.uptime.value)}, "
+        f"participation {percent(found.participation.value)}",
+        f"per learner {gbit(setting.learner_mean_up)} Gbit/s up and {gbit(setting.learner_mean_down)} down on average, "
+        f"{gbit(setting.learner_peak)} at peak; at the syncer {gbit(setting.syncer_mean_in)} in and "
+        f"{gbit(setting.syncer_mean_out)} out, {gbit(setting.syncer_peak)} at peak",
+    ]
+    if advice.tokens_per_day is not None:
+        lines.append(f"{advice.tokens_per_day:.3g} tokens a day that count")
+    heading = Text(lines[0], style="bold")
+    reasons = [Text(f"- {reason}") for reason in advice.reasons]
+    return (
+        *(heading, *map(Text, lines[1:]), Text(), Text("Why", style="bold"), *reasons, Text()),
+        *(_choices(advice.choices), Text(), _alternatives(advice), Text(_WITHIN_A_SITE), Text()),
+        *(Text("In a run's configuration", style="bold"), Text(advice.toml.rstrip())),
+    )
+
+
+_WITHIN_A_SITE = "Data-parallel inside one site does not use this link: then its goodput alone counts."
+
+
+def advice_record(question: Question, advice: Advice) -> dict[str, Any]:
+    """The same as an object; rates in Gbit/s, null where no link is enough."""
+    alternatives = [{**msgspec.to_builtins(row), "outcome": row.outcome} for row in advice.alternatives]
+    return {"question": question, **msgspec.to_builtins(advice), "alternatives": alternatives}
+
+
+def _choices(choices: Sequence[Choice]) -> Table:
+    table = _table(
+        "M", "goodput", "H", "codec up, down", "learner peak", "syncer peak", title="Other M (Gbit/s)", left=0
+    )
+    for choice in choices:
+        table.add_row(str(choice.learners), percent(choice.goodput.goodput.value), *_needs(choice.setting))
+    return table
+
+
+def _needs(setting: Setting | None) -> tuple[str, str, str, str]:
+    if setting is None:
+        return "", "not on these links", "", ""
+    codec = f"{setting.upload}, {setting.download}"
+    return str(setting.interval_steps), codec, gbit(setting.learner_peak), gbit(setting.syncer_peak)
+
+
+def _alternatives(advice: Advice) -> Table:
+    columns = "what else", "goodput", "kept on the link", "left", "Gbit/s for 95 %", ""
+    table = _table(*columns, title="What else it could be")
+    table.columns[5].justify, table.columns[5].no_wrap = "left", False
+    for row in advice.alternatives:
+        shares = percent(row.goodput), percent(row.utilisation), percent(row.outcome)
+        table.add_row(row.what, *shares, gbit(row.needed_gbit), row.remark)
+    return table

@@ -1,0 +1,148 @@
+"""``unlockstep report``: the summary of a run from its folder, the verdict on it, and what is said of a damaged one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from support.logs import GOOD, OPTIONS, changed, event, until, without
+from unlockstep import config as run_config
+from unlockstep.checkers import RULES
+from unlockstep.cli import app, exits
+from unlockstep.core.events import Event, FragmentAdopted, FragmentCommitted, RoundOpened
+from unlockstep.runlog import Header, RunLogWriter
+
+CONFIG = run_config.RunConfig(protocol=OPTIONS)
+COMMITTED = event(FragmentCommitted)
+BAD = changed(COMMITTED, version=2)
+
+
+def folder_of(path: Path, events: Iterable[Event], config: run_config.RunConfig = CONFIG) -> Path:
+    """A run folder as a syncer leaves it."""
+    (path / "config.toml").write_text(run_config.dumps(CONFIG), encoding="utf-8")
+    with RunLogWriter(path / "run.jsonl", Header(run="night", config_digest=run_config.digest(config))) as log:
+        log.write(events)
+    return path
+
+
+def shown(capsys: pytest.CaptureFixture[str]) -> str:
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_a_run_is_summed_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["report", str(folder_of(tmp_path, GOOD))]) == exits.DONE
+    out = shown(capsys)
+    assert "night: finished after 5 steps and 100 tokens" in out
+    assert "kept" not in out
+
+
+def test_its_log_will_do_as_well_as_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = folder_of(tmp_path, GOOD)
+    assert app.run(["report", str(folder)]) == exits.DONE
+    of_folder = capsys.readouterr().out
+    assert app.run(["report", str(folder / "run.jsonl")]) == exits.DONE
+    assert capsys.readouterr().out == of_folder
+
+
+def test_a_good_run_keeps_every_rule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["report", str(folder_of(tmp_path, GOOD)), "--check"]) == exits.DONE
+    out = shown(capsys)
+    assert all(f"{rule} kept" in out for rule in RULES)
+
+
+def test_a_broken_rule_is_told_and_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["report", str(folder_of(tmp_path, BAD)), "--check"]) == exits.FAILED
+    written = capsys.readouterr()
+    out = " ".join(written.out.split())
+    assert "versions broken" in out and "weights kept" in out
+    assert "versions, at 0.23 s: version 2 of fragment 0 is committed after version 0" in out
+    assert written.err == "error: the run breaks 2 of 18 rules: staleness, versions\n"
+
+
+def test_many_violations_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = [*until(300), *[event(FragmentAdopted)] * 50]
+    assert app.run(["report", str(folder_of(tmp_path, log)), "--check"]) == exits.FAILED
+    out = shown(capsys)
+    assert out.count("adoption, at") == 20 and out.endswith("and 30 more")
+
+
+def test_json_is_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = folder_of(tmp_path, BAD)
+    assert app.run(["report", str(folder), "--json"]) == exits.DONE
+    plain = json.loads(capsys.readouterr().out)
+    assert plain["ending"] == "finished" and "checks" not in plain
+    assert app.run(["report", str(folder), "--json", "--check"]) == exits.FAILED
+    checked = json.loads(capsys.readouterr().out)
+    assert checked.pop("checks")["versions"][0] == {
+        "rule": "versions",
+        "at_ns": 230_000_000,
+        "sentence": "version 2 of fragment 0 is committed after version 0",
+    }
+    assert checked == plain
+
+
+@pytest.mark.parametrize("at", [0, 200, 215, 500])
+def test_a_run_that_goes_on_is_judged_as_far_as_it_went(
+    at: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert app.run(["report", str(folder_of(tmp_path, until(at))), "--check"]) == exits.DONE
+    assert "night: unfinished" in shown(capsys)
+
+
+def test_a_last_line_cut_short_counts_for_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = folder_of(tmp_path, GOOD) / "run.jsonl"
+    log.write_bytes(log.read_bytes()[:-7])
+    assert app.run(["report", str(tmp_path), "--check"]) == exits.DONE
+    out = shown(capsys)
+    assert "night: unfinished" in out and "was cut short and counts for nothing" in out
+
+
+def test_how_a_run_ended_is_in_the_words_of_whoever_watched_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = folder_of(tmp_path, GOOD)
+    (folder / "summary.json").write_bytes(msgspec.json.encode({"ending": "interrupted", "sentence": "Ctrl-C"}))
+    assert app.run(["report", str(folder)]) == exits.DONE
+    assert "night: interrupted" in shown(capsys)
+
+
+def test_a_log_that_contradicts_itself_is_still_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = folder_of(tmp_path, without(event(RoundOpened)))
+    assert app.run(["report", str(folder)]) == exits.USAGE
+    assert "contradicts itself and cannot be summed up; --check says where" in capsys.readouterr().err
+    assert app.run(["report", str(folder), "--check"]) == exits.FAILED
+    assert "rounds broken" in shown(capsys)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ("nowhere", "there is no run log"),
+        ("no log", "there is no run log"),
+        ("no settings", "without the run's settings"),
+        ("other settings", "is not the configuration that"),
+        ("damaged", "line 3 is not an event"),
+    ],
+)
+def test_what_cannot_be_read_is_told_in_one_sentence(
+    wrong: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = msgspec.structs.replace(CONFIG, run=run_config.RunSection(steps=7))
+    folder = folder_of(tmp_path, GOOD, other if wrong == "other settings" else CONFIG)
+    match wrong:
+        case "nowhere":
+            folder = tmp_path / "nowhere"
+        case "no log":
+            (folder / "run.jsonl").unlink()
+        case "no settings":
+            (folder / "config.toml").unlink()
+        case "damaged":
+            lines = (folder / "run.jsonl").read_bytes().splitlines(keepends=True)
+            (folder / "run.jsonl").write_bytes(b"".join([*lines[:2], b"{\n", *lines[2:]]))
+    assert app.run(["report", str(folder), "--check"]) == exits.USAGE
+    written = capsys.readouterr()
+    assert written.out == "" and written.err.count("\n") == 1 and sentence in written.err

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, get_args
 import measure  # beside this file
 import msgspec
 
-from unlockstep import config
+from unlockstep import checkers, config, tape
 from unlockstep.core import (
     events,
     ids,
@@ -98,6 +98,7 @@ WORDS = {
     "JoinRefusal.quarantined": "It was shut out before.",
     "too_many_learners": "`protocol.learners_max` are present.",
     "JoinRefusal.superseded": "Another process has joined under the name since.",
+    "unknown_process": "It has taken part before, but in nothing this syncer knows of: the syncer was started anew.",
     "waiting_for_quorum": "Open: fewer than K contributions are in.",
     "waiting_for_the_last": "Open: the run ends, and the round waits for everyone it has asked, quorum or not.",
     "waiting_in_grace": "Open: the quorum is in, others may still arrive in time.",
@@ -341,6 +342,22 @@ def rooms() -> str:
     return _table(("Room", "may import", "and of other packages"), rows)
 
 
+def rule_table() -> str:
+    """What ``unlockstep report --check`` checks."""
+    kinds = {rule: "safety" if rule in checkers.SAFETY else "liveness" for rule in checkers.RULES}
+    rows = [(f"`{rule}`", meaning, kinds[rule]) for rule, meaning in checkers.RULES.items()]
+    return "\n" + _table(("Rule", "It says", "Kind"), rows)
+
+
+def tape_moves() -> str:
+    """What can be done to a target of a tape, as it stands."""
+    rows = [
+        (state.value, ", ".join(f"`{name}`" for name, kind in tape.KINDS.items() if kind in moves))
+        for state, moves in tape.MOVES.items()
+    ]
+    return "\n" + _table(("The target is", "it can be told to"), rows)
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "run states": lambda: diagram(syncer.MOVES, syncer.RunState.EMPTY),
     "member states": lambda: diagram(membership.MOVES, membership.MemberState.GONE),
@@ -362,6 +379,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "slow learner": slow_learner,
     "late": late,
     "drained": measure.drained,
+    "rules": rule_table,
+    "tape moves": tape_moves,
 }
 
 

@@ -25,7 +25,7 @@ A story is *contradictory*, and refused, when an action cannot be done to its ta
 - Speed and throttle are levels: setting one replaces the last, and 1 or 0 lifts it. A link is cut once: to cut it in
   another direction, heal it first. Healing lifts the cut alone.
 - Speed, cut and throttle belong to the name: they outlast stop, death and restart, and the link of a dead learner can
-  be cut, healed and throttled. They end when the learner leaves: who joins begins without any.
+  be cut, healed and throttled. They end when the learner leaves or is replaced: who comes then begins without any.
 - The syncer can be killed, stopped, continued and restarted. Everything else is done to a learner.
 - Actions at the same time are applied in the order written.
 """
@@ -55,6 +55,9 @@ SYNCER = "syncer"
 
 AT_NS_MAX = 2**62
 """The latest time a tape can name (146 years): twice of it still fits into 64 bits."""
+
+UNSEEN_NS = 3 * NANOSECONDS_PER_SECOND
+"""How long a learner that is replaced stays out of sight."""
 
 # Beyond these a simulation would come to steps of no length or of years.
 FACTOR_MIN, FACTOR_MAX = 1e-3, 1e6
@@ -140,7 +143,12 @@ class Leave(_Action, frozen=True):
     """A learner says goodbye and ends (SIGTERM)."""
 
 
-Action = Kill | Stop | Continue | Restart | Slow | Cut | Heal | Throttle | Corrupt | Join | Leave
+class Replace(_Action, frozen=True):
+    """Whoever starts learners has lost sight of one and starts another process under its name, elsewhere. The old one
+    lives: ``UNSEEN_NS`` later its link is whole again, and it runs."""
+
+
+Action = Kill | Stop | Continue | Restart | Slow | Cut | Heal | Throttle | Corrupt | Join | Leave | Replace
 
 KINDS: dict[str, type[Action]] = {kind.__name__.lower(): kind for kind in get_args(Action)}
 """Every action by the name it has in a file."""
@@ -168,11 +176,12 @@ MOVES: dict[TargetState, dict[type[Action], TargetState]] = {
         Kill: TargetState.DEAD,
         Stop: TargetState.STOPPED,
         Leave: TargetState.ABSENT,
-        **dict.fromkeys((Slow, Corrupt, *_OF_LINKS), TargetState.RUNNING),
+        **dict.fromkeys((Slow, Corrupt, Replace, *_OF_LINKS), TargetState.RUNNING),
     },
     TargetState.STOPPED: {
         Kill: TargetState.DEAD,
         Continue: TargetState.RUNNING,
+        Replace: TargetState.RUNNING,
         **dict.fromkeys((Slow, Corrupt, *_OF_LINKS), TargetState.STOPPED),
     },
     TargetState.DEAD: {
@@ -182,8 +191,8 @@ MOVES: dict[TargetState, dict[type[Action], TargetState]] = {
 }
 
 LINK_MOVES: dict[LinkState, dict[type[Action], LinkState]] = {
-    LinkState.WHOLE: {Cut: LinkState.CUT, Leave: LinkState.WHOLE},
-    LinkState.CUT: {Heal: LinkState.WHOLE, Leave: LinkState.WHOLE},
+    LinkState.WHOLE: {Cut: LinkState.CUT},
+    LinkState.CUT: dict.fromkeys((Heal, Leave, Replace), LinkState.WHOLE),
 }
 
 

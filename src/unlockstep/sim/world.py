@@ -8,6 +8,7 @@ is moved by hand. One history per set of arguments: what is equal once is equal 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 
@@ -68,6 +69,8 @@ class World:
         self._freight = freight or ArrayFreight()
         self._make_core = make_core
         self._hosts: dict[str, LearnerHost] = {}
+        self._replaced: Counter[str] = Counter()
+        """How often the host of a name was replaced by another one."""
         self._start_syncer()
 
     # ------------------------------------------------------------------------------------------- looking
@@ -159,6 +162,9 @@ class World:
                 self.join(action.target, *start(action.target))
             case tapes.Restart():
                 self.join(action.target, *start(action.target))
+            case tapes.Replace() if alive:
+                self._lose_sight(host)
+                self.join(action.target, *start(action.target))
             case tapes.Cut():
                 host.wire.cut(_WAYS[action.direction], host.fall_silent)
             case tapes.Heal():
@@ -229,9 +235,22 @@ class World:
     def _host(self, name: str) -> LearnerHost:
         host = self._hosts.get(name)
         if host is None:
-            draw = random.Random(f"{self._seed}/{name}")
+            draw = random.Random(f"{self._seed}/{name}/{self._replaced[name]}")
             host = self._hosts[name] = LearnerHost(name, Wire(self.clock, self._costs, self._links, draw))
         return host
+
+    def _lose_sight(self, host: LearnerHost) -> None:
+        """The host is cut off for a while, with what runs on it; its name is free for another one."""
+        del self._hosts[host.name]
+        self._replaced[host.name] += 1
+        host.wire.cut((Way.UP, Way.DOWN), host.fall_silent)
+
+        def is_seen_again() -> None:
+            host.wire.heal()
+            if host.process is not None and host.process.life.is_alive and host.process.life.is_stopped:
+                host.process.resume()
+
+        self.clock.after(tapes.UNSEEN_NS, is_seen_again)
 
     def _start_syncer(self) -> None:
         self.lives.append(

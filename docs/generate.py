@@ -346,7 +346,7 @@ def rule_table() -> str:
     """What ``unlockstep report --check`` checks."""
     kinds = {rule: "safety" if rule in checkers.SAFETY else "liveness" for rule in checkers.RULES}
     rows = [(f"`{rule}`", meaning, kinds[rule]) for rule, meaning in checkers.RULES.items()]
-    return "\n" + _table(("Rule", "It says", "Kind"), rows)
+    return _table(("Rule", "It says", "Kind"), rows)
 
 
 def tape_moves() -> str:
@@ -355,7 +355,13 @@ def tape_moves() -> str:
         (state.value, ", ".join(f"`{name}`" for name, kind in tape.KINDS.items() if kind in moves))
         for state, moves in tape.MOVES.items()
     ]
-    return "\n" + _table(("The target is", "it can be told to"), rows)
+    return _table(("The target is", "it can be told to"), rows)
+
+
+def speed_table() -> str:
+    """What a slow learner gives, by who is asked."""
+    head = ("P", "H", "times slower", *(f"`{asked}`, `{mode}`" for asked, mode in measure.RULES))
+    return _table(head, measure.speeds())
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
@@ -380,6 +386,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "late": late,
     "drained": measure.drained,
     "rules": rule_table,
+    "speeds": speed_table,
     "tape moves": tape_moves,
 }
 

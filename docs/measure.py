@@ -1,7 +1,8 @@
 """The figures in the decision records: small rings under virtual time, so they are the same on every machine.
 
 Three learners take a step in about 100 ms, the fourth is twenty times slower; P = 4, H = 8, 480 steps, all else as
-by default but for what a row names. Decides what is measured; ``generate`` writes the tables. Takes two seconds.
+by default but for what a row names (``speeds`` says its own). Decides what is measured; ``generate`` writes the tables.
+Takes some seconds.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from unlockstep import config, loop
 from unlockstep.core.events import ContributionAccepted, Event, FragmentCommitted, RunFinishing, StepReported
 from unlockstep.core.learner import LearnerCore
 from unlockstep.learners.toy import ToyBackend
+from unlockstep.sim.weightless import WeightlessBackend, WeightlessFreight
 from unlockstep.sim.world import World
 
 FRAGMENTS, SLOWER, STEPS = 4, 20, 480
@@ -100,3 +102,34 @@ def drained() -> str:
         f"In a run of {STEPS} steps, {rounds} rounds commit after the end is reached and bring "
         f"{merged[1] / merged[0]:.1%} of all that is merged: {merged[1] / merged[0] * STEPS:.1f} steps' worth."
     )
+
+
+RATIOS = (2, 5, 8, 20)
+
+
+def speeds() -> list[tuple[str, ...]]:
+    """P, H and how much slower one of three learners is; then, for both rules of who is asked and two of adopting, the
+    share of rounds it takes part in and how many fragments it never gives to."""
+    return [
+        (f"{count}", f"{count}", f"{ratio:g}", *(_slow_one(count, ratio, *rule) for rule in RULES))
+        for count in (4, 24)
+        for ratio in RATIOS
+    ]
+
+
+RULES = tuple((asked, mode) for asked in ("latest", "fresh") for mode in ("overwrite", "carry"))
+
+
+def _slow_one(count: int, ratio: float, asked: str, mode: str) -> str:
+    shape = f"protocol.fragments={count}", f"protocol.interval_steps={count}", f"run.steps={10**6}"
+    settings = config.apply(
+        config.RunConfig(), [*shape, f"protocol.participation={asked}", f"adoption.mode={mode}", "protocol.lease_s=60"]
+    )
+    world = World(settings, freight=WeightlessFreight())
+    for name, slower in (("a", 1.0), ("b", 1.0), (SLOW, ratio)):
+        world.join(name, WeightlessBackend(count), round(100 * slower) * MILLISECOND_NS)
+    world.run(100 * MILLISECOND_NS * round(max(40 * ratio, 10 * count)))
+    commits = [event for event in world.events if isinstance(event, FragmentCommitted)]
+    given = {event.fragment for event in commits if SLOW in event.weights}
+    share = sum(SLOW in event.weights for event in commits) / len(commits)
+    return f"{share:.0%} ({count - len(given)})"

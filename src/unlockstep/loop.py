@@ -47,6 +47,7 @@ from unlockstep.learners.backend import FloatArray, FragmentStore, StepStats
 class Contribution:
     """What a learner hands over for a round. The arrays are never written again: a link may encode them at leisure."""
 
+    run_id: str
     learner: str
     incarnation: int
     round: int
@@ -75,7 +76,7 @@ class Link(Protocol):
         """Encode and upload a contribution. Silent if it arrives, whatever becomes of it; else ``UploadFailed``."""
         ...
 
-    def upload_seed(self, learner: str, incarnation: int, fragment: int, values: FloatArray) -> None:
+    def upload_seed(self, run_id: str, learner: str, incarnation: int, fragment: int, values: FloatArray) -> None:
         """Upload version 0 of a fragment; ends in ``SeedStored`` or ``Disconnected``."""
         ...
 
@@ -190,6 +191,11 @@ class LearnerLoop:
         return self._core.incarnation
 
     @property
+    def run_id(self) -> str:
+        """Which run this learner is a member of; empty before the syncer has said so."""
+        return self._core.run_id
+
+    @property
     def steps_before(self) -> int:
         """Inner steps that earlier processes under this name have taken."""
         return self._core.steps_before
@@ -263,7 +269,8 @@ class LearnerLoop:
                     self._fail(f"tensor {unfit} of the model is not finite; mend it, or keep it out of the run")
                     return
                 self._anchors[fragment] = values
-                self._link.upload_seed(self._core.learner, self._core.incarnation, fragment, values)
+                core = self._core
+                self._link.upload_seed(core.run_id, core.learner, core.incarnation, fragment, values)
             case Discard(payload):
                 self._link.discard(payload)
             case Done():
@@ -287,6 +294,7 @@ class LearnerLoop:
         anchor, self._anchors[upload.fragment] = self._anchors[upload.fragment], local
         self._link.upload(
             Contribution(
+                run_id=self._core.run_id,
                 learner=self._core.learner,
                 incarnation=upload.incarnation,
                 round=upload.round,

@@ -12,6 +12,7 @@ import pytest
 from support.train_process import Train, is_gone
 from unlockstep.core.events import FragmentCommitted, LearnerAway, LearnerDeparted, RoundClosed, RoundOpened
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
+from unlockstep.core.options import ProtocolOptions
 from unlockstep.report.accounting import account
 
 pytestmark = [
@@ -42,7 +43,7 @@ def test_rounds_go_on_without_a_killed_learner(tmp_path: Path) -> None:
     assert not any("learner-2" in event.asked for event in events[begin:] if isinstance(event, RoundOpened))
     closed = [event for event in meanwhile if isinstance(event, RoundClosed)]
     assert max(event.open_ns for event in closed) < LEASE_S * NANOSECONDS_PER_SECOND
-    accounting = account(events, fragment_count=4)
+    accounting = account(events, options=ProtocolOptions(fragments=4))
     assert accounting.balance == 0
     assert accounting.absences[0].learner == "learner-2"
     assert "learner-2 went away and did not return" in train.output
@@ -61,7 +62,7 @@ def test_a_run_that_is_interrupted_is_gone_in_time(tmp_path: Path) -> None:
         assert all(is_gone(pid) for pid in pids.values())
         assert train.process.returncode == 130
     assert "run: interrupted after" in train.output
-    accounting = account(train.events(), fragment_count=4)
+    accounting = account(train.events(), options=ProtocolOptions(fragments=4))
     assert accounting.ended
     assert (accounting.ledger.lost, accounting.balance) == (0, 0)
 
@@ -99,7 +100,7 @@ def test_learners_that_die_by_themselves_are_started_again(tmp_path: Path) -> No
         train.process.send_signal(signal.SIGTERM)
         train.end()
         assert train.process.returncode == 128 + signal.SIGTERM
-    accounting = account(train.events(), fragment_count=4)
+    accounting = account(train.events(), options=ProtocolOptions(fragments=4))
     absence = accounting.absences[0]
     assert absence.live_ns is not None
     assert accounting.downtime_ns >= absence.live_ns - absence.gone_ns > 0

@@ -108,7 +108,7 @@ async def join(client: LearnerClient, mailbox: Mailbox, name: str = "l0") -> Wel
 
 def contribution(fragment: int = 0, round: int = 0, learner: str = "l0") -> Contribution:
     anchor = np.ones(LAYOUT.fragment_size(fragment), np.float32)
-    return Contribution(learner, 1, round, fragment, 0, 1, 10, 10, anchor, 0.75 * anchor)
+    return Contribution("id", learner, 1, round, fragment, 0, 1, 10, 10, anchor, 0.75 * anchor)
 
 
 def free_port() -> int:
@@ -130,8 +130,8 @@ def test_a_learner_seeds_fetches_and_comes_back_to_a_syncer_that_was_away(tmp_pa
                 async with live_syncer(CONFIG, tmp_path, port) as syncer:
                     assert (await join(client, mailbox)).seed
                     values = np.arange(LAYOUT.fragment_size(0), dtype=np.float32)
-                    client.upload_seed("l0", 1, 0, values)
-                    client.upload_seed("l0", 1, 1, np.zeros(LAYOUT.fragment_size(1), np.float32))
+                    client.upload_seed("id", "l0", 1, 0, values)
+                    client.upload_seed("id", "l0", 1, 1, np.zeros(LAYOUT.fragment_size(1), np.float32))
                     for _ in range(2):
                         await asyncio.to_thread(mailbox.wait, SeedStored)
                     await syncer.log.until(RunSeeded)
@@ -162,7 +162,7 @@ def test_a_seed_that_is_refused_ends_in_a_new_connection(tmp_path: Path) -> None
     async def run() -> None:
         async with live_syncer(CONFIG, tmp_path) as syncer, client_of(syncer.url) as (client, mailbox):
             await join(client, mailbox)
-            client.upload_seed("l0", 1, 0, np.full(LAYOUT.fragment_size(0), np.nan, np.float32))
+            client.upload_seed("id", "l0", 1, 0, np.full(LAYOUT.fragment_size(0), np.nan, np.float32))
             await asyncio.to_thread(mailbox.wait, Disconnected)
             await asyncio.to_thread(mailbox.wait, Connected)
 

@@ -25,7 +25,7 @@ CONFIG = small_config()
 @contextmanager
 def a_service(folder: Path) -> Iterator[SyncerService]:
     with RunLogWriter(folder / "run.jsonl", Header(run="small", config_digest=run_config.digest(CONFIG))) as log:
-        yield SyncerService(CONFIG, SyncerCore("small", CONFIG.protocol, 12, 0), log)
+        yield SyncerService(CONFIG, SyncerCore("small", CONFIG.protocol, 12, 0, "id"), log)
 
 
 async def serving(service: SyncerService, stop: asyncio.Event) -> tuple[asyncio.Task[bool], str]:

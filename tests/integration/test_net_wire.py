@@ -190,7 +190,9 @@ async def test_an_upload_that_breaks_off_has_no_effect_and_can_be_sent_again(tmp
         learner = syncer.puppet(session, "l0")
         pull = await learner.start()
         body = bytes(learner.body(pull.fragment, 1.0))
-        path = f"/v1/runs/small/rounds/{pull.round}/contributions/l0.1?fragment={pull.fragment}&base_version=0"
+        path = (
+            f"/v1/runs/small/rounds/{pull.round}/contributions/l0.1?run_id=id&fragment={pull.fragment}&base_version=0"
+        )
         head = (
             f"PUT {path}&c_steps=1&c_tokens=10&tokens=20 HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
             f"Content-Digest: {api.content_digest('00' * 32)}\r\n\r\n"
@@ -227,7 +229,7 @@ async def test_an_earlier_start_of_a_learner_is_told_cut_off_and_its_upload_refu
 
 # ------------------------------------------------------------------------------------------------- malformed requests
 
-SOUND_QUERY = "fragment=0&base_version=0&c_steps=1&c_tokens=1&tokens=1"
+SOUND_QUERY = "run_id=id&fragment=0&base_version=0&c_steps=1&c_tokens=1&tokens=1"
 DIGEST = f"Content-Digest: {api.content_digest('00' * 32)}\r\n"
 
 MALFORMED = {
@@ -258,8 +260,14 @@ MALFORMED = {
     "version of the future": ("GET /v1/runs/small/fragments/0/versions/9", "", 404),
     "fragment of another model": ("GET /v1/runs/small/fragments/9/versions/0", "", 404),
     "version below zero": ("GET /v1/runs/small/fragments/0/versions/-1", "", 404),
-    "seed of version 1": ("PUT /v1/runs/small/fragments/0/versions/1?learner=l0&incarnation=1", DIGEST, 405),
-    "seed from anybody": ("PUT /v1/runs/small/fragments/0/versions/0?learner=l0&incarnation=1", DIGEST, 409),
+    "seed of version 1": ("PUT /v1/runs/small/fragments/0/versions/1?run_id=id&learner=l0&incarnation=1", DIGEST, 405),
+    "seed from anybody": ("PUT /v1/runs/small/fragments/0/versions/0?run_id=id&learner=l0&incarnation=1", DIGEST, 409),
+    "seed of another run": ("PUT /v1/runs/small/fragments/0/versions/0?run_id=x&learner=l0&incarnation=1", DIGEST, 403),
+    "contribution of another run": (
+        f"PUT /v1/runs/small/rounds/0/contributions/l0.1?{SOUND_QUERY.replace('id&', 'x&')}",
+        DIGEST,
+        403,
+    ),
     "control without upgrade": ("GET /v1/runs/small/control", "", 400),
     "observer with a slash": ("GET /v1/runs/small/control?observer=a/b", "", 400),
     "wrong method": ("DELETE /v1/runs/small", "", 405),

@@ -83,7 +83,7 @@ class World:
     def welcome(self) -> None:
         self.bench.loop.deliver(Connected())
         versions = tuple(notice(fragment, version) for fragment, version in enumerate(self.versions))
-        self.bench.loop.deliver(Welcome(self.incarnation, 0, LEASE_NS, versions, False, 0))
+        self.bench.loop.deliver(Welcome(self.incarnation, 0, LEASE_NS, versions, False, 0, "id"))
 
 
 def check_contributions(bench: Bench) -> None:

@@ -11,9 +11,9 @@ from unlockstep.sim.swarm import play
 
 SEEDS_NEEDED = {
     "quorum_off_by_one": 10,
-    "double_count": 10,
-    "lost_timer": 20,
-    "stale_incarnation": 80,
+    "double_count": 30,
+    "lost_timer": 60,
+    "stale_incarnation": 40,
     "stale_base": 40,
     "incarnation_reused": 20,
     "endless_lease": 40,

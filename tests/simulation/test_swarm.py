@@ -135,7 +135,7 @@ def test_a_run_without_a_core_to_be_had_is_told_apart_from_one_that_fails() -> N
 
 
 def test_a_host_that_breaks_is_a_crash() -> None:
-    def broken(config: object) -> object:
+    def broken(config: object, run_id: str) -> object:
         raise ArithmeticError("no core today")
 
     with pytest.raises(ArithmeticError):

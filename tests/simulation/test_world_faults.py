@@ -159,6 +159,65 @@ def test_one_who_leaves_says_what_it_drops_and_is_gone() -> None:
     end(world)
 
 
+@pytest.mark.parametrize("lease_s", [0.5, 10.0])
+def test_of_two_processes_under_one_name_the_later_one_counts(lease_s: float) -> None:
+    """C20: whoever starts learners lost sight of one. What the old one still sends is fenced, before its lease ends
+    and after, and when it is told it stops."""
+    world = ring_of(settings(lease_s=lease_s), TWO)
+    world.run(2 * SECOND_NS)
+    old = world.process("b")
+    do(world, tapes.Replace(at_ns=0, target="b"))
+    world.run(4 * SECOND_NS)
+    assert old.life.is_alive and old.steps > 35 and world.process("b") is not old
+    world.run(8 * SECOND_NS)
+    assert not old.life.is_alive
+    assert old.loop.done is not None and old.loop.done.reason == "another process has joined under the name b"
+    joins = [(event.incarnation, event.resumed) for event in of(LearnerJoined, world.events) if event.learner == "b"]
+    assert joins == [(1, False), (2, False)]
+    accepted = [event.incarnation for event in of(ContributionAccepted, world.events) if event.learner == "b"]
+    assert accepted == sorted(accepted)
+    end(world)
+
+
+def test_a_stopped_learner_that_is_replaced_comes_to_itself_and_stops() -> None:
+    world = ring_of(settings(lease_s=1.0), TWO)
+    world.run(2 * SECOND_NS)
+    old = world.process("b")
+    do(world, tapes.Stop(at_ns=0, target="b"))
+    do(world, tapes.Replace(at_ns=0, target="b"))
+    world.run(world.clock.now_ns() + tapes.UNSEEN_NS - 1)
+    assert old.life.is_stopped
+    world.run(8 * SECOND_NS)
+    assert not old.life.is_alive and is_live(world, "b")
+    end(world)
+
+
+def test_a_process_of_a_run_that_was_lost_is_none_of_the_next_whatever_its_number() -> None:
+    """Names and incarnations begin anew with a syncer that knows nothing: the run's id tells its learners apart."""
+    world = ring_of(settings(), TWO)
+    world.run(2 * SECOND_NS)
+    old = world.process("b")
+    do(world, tapes.Kill(at_ns=0, target=tapes.SYNCER))
+    do(world, tapes.Replace(at_ns=0, target="b"))
+    do(world, tapes.Restart(at_ns=0, target=tapes.SYNCER))
+    world.run(10 * SECOND_NS)
+    assert old.loop.incarnation == world.process("b").loop.incarnation == 1
+    assert old.loop.done is not None and "does not know this process" in old.loop.done.reason
+    assert is_live(world, "b") and not is_live(world, "a")
+    end(world)
+
+
+def test_damaged_bodies_cost_a_second_attempt_and_are_never_used() -> None:
+    world = World(settings(), links=LinkModel(damage=0.2), seed=2)
+    for seed, name in enumerate("ab"):
+        world.join(name, toy(world.config, seed), STEP_NS + seed * MS)
+    world.run(20 * SECOND_NS)
+    refused = of(ContributionRefused, world.events)
+    assert {event.reason for event in refused} == {RefusalReason.DIGEST_MISMATCH}
+    assert len(of(FragmentCommitted, world.events)) > 150
+    end(world, transfer_ns=2 * SECOND_NS)
+
+
 def test_lost_packets_and_uploads_that_arrive_twice_cost_no_token() -> None:
     world = World(settings(lease_s=5.0), links=LinkModel(jitter_ns=40 * MS, loss=0.1, repeats=0.3), seed=4)
     for seed, name in enumerate("abc"):

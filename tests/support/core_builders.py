@@ -44,6 +44,7 @@ def join(learner: str, incarnation: int = 0, fragment_count: int = 2, **changes:
         "protocol_version": PROTOCOL_VERSION,
         "layout_digest": of.digest,
         "tensors": of.specs(),
+        "run_id": "id" if incarnation else "",
     }
     return Join(**{**settings, **changes})
 

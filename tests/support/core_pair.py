@@ -119,7 +119,7 @@ class CorePair:
     ) -> None:
         self.options = protocol or options()
         self.adoption, self.alpha = adoption, alpha
-        self.syncer = SyncerCore("run", self.options, steps_max, tokens_max)
+        self.syncer = SyncerCore("run", self.options, steps_max, tokens_max, "id")
         self.now_ns = 0
         self.processes: list[Process] = []
         self.events: list[Event] = []

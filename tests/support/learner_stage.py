@@ -74,7 +74,7 @@ class LearnerStage:
         versions = (
             tuple(notice(fragment, version) for fragment in range(self.options.fragments)) if version >= 0 else ()
         )
-        return self.tell(Welcome(incarnation, clock, LEASE_NS, versions, seed, steps_before))
+        return self.tell(Welcome(incarnation, clock, LEASE_NS, versions, seed, steps_before, "id"))
 
     def publish(self, fragment: int, version: int, clock: int = 0) -> list[LearnerAction]:
         return self.tell(Published(notice(fragment, version), clock))

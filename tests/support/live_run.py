@@ -112,7 +112,7 @@ def small_config(**sections: Any) -> RunConfig:
 async def live_syncer(config: RunConfig, folder: Path, port: int = 0) -> AsyncIterator[LiveSyncer]:
     """A syncer on loopback, gone when the block ends."""
     header = Header(run=config.run.name, config_digest=run_config.digest(config))
-    core = SyncerCore(config.run.name, config.protocol, config.run.steps, config.run.tokens)
+    core = SyncerCore(config.run.name, config.protocol, config.run.steps, config.run.tokens, "id")
     with Tap(folder / f"run-{port}.jsonl", header) as log:
         service = SyncerService(config, core, log)
         async with service.listening("127.0.0.1", port) as url:
@@ -175,7 +175,7 @@ class Puppet:
         """As a new start, or ``again`` as the same."""
         self.socket = await self._session.ws_connect(self._base + "/control")
         incarnation = self.incarnation if again else 0
-        await self.say(Join(self.name, incarnation, PROTOCOL_VERSION, self.layout.digest, self.layout.specs()))
+        await self.say(Join(self.name, incarnation, PROTOCOL_VERSION, self.layout.digest, self.layout.specs(), "id"))
         welcome = await self.hear(Welcome)
         self.incarnation = welcome.incarnation
         return welcome
@@ -208,7 +208,7 @@ class Puppet:
         for fragment in fragments:
             codec = FragmentCodec(self.layout, fragment, self._config.codec.download)
             body = codec.encode(np.full(codec.size, value, np.float32))
-            query = {"learner": self.name, "incarnation": self.incarnation}
+            query = {"run_id": "id", "learner": self.name, "incarnation": self.incarnation}
             answers.append(await self.put(f"/fragments/{fragment}/versions/0", body, query))
         return answers
 
@@ -250,7 +250,7 @@ class Puppet:
         """Upload a contribution; what is not given in ``query`` is sound."""
         counts = {"c_steps": 1, "c_tokens": 10, "tokens": self._steps * 10}
         path = f"/rounds/{pull.round}/contributions/{self.name}.{self.incarnation}"
-        query = {"fragment": pull.fragment, "base_version": 0} | counts | query
+        query = {"run_id": "id", "fragment": pull.fragment, "base_version": 0} | counts | query
         return await self.put(path, body, query, digest)
 
     async def put(

@@ -68,7 +68,7 @@ class Wire:
         self.uploads.append(contribution)
         self.upload_threads.append(threading.get_ident())
 
-    def upload_seed(self, learner: str, incarnation: int, fragment: int, values: FloatArray) -> None:
+    def upload_seed(self, run_id: str, learner: str, incarnation: int, fragment: int, values: FloatArray) -> None:
         self.seeds.append(float(values[0]))
 
     def take(self, payload: int) -> FloatArray:
@@ -94,7 +94,7 @@ class Bench:
 
     def welcome(self, version: int = 0) -> None:
         self.loop.deliver(Connected())
-        self.loop.deliver(Welcome(1, 0, LEASE_NS, (notice(0, version), notice(1, version)), False, 0))
+        self.loop.deliver(Welcome(1, 0, LEASE_NS, (notice(0, version), notice(1, version)), False, 0, "id"))
 
     def arrive(self, fragment: int, version: int, value: float) -> None:
         """A version the learner has asked for is here."""

@@ -63,7 +63,7 @@ class SyncerStage:
 
     def __init__(self, protocol: ProtocolOptions | None = None, steps_max: int = 0, tokens_max: int = 0) -> None:
         self.options = protocol or options()
-        self.core = SyncerCore("run", self.options, steps_max, tokens_max)
+        self.core = SyncerCore("run", self.options, steps_max, tokens_max, "id")
         self.now_ns = 0
         self.events: list[Event] = []
         self.actions: list[SyncerAction] = []

@@ -73,7 +73,7 @@ def test_a_seed_is_read_by_the_training_thread() -> None:
     bench = Bench()
     bench.store.values[:] = (3.0, 4.0)
     elsewhere(bench.loop.deliver, Connected())
-    elsewhere(bench.loop.deliver, Welcome(1, 0, LEASE_NS, (), True, 0))
+    elsewhere(bench.loop.deliver, Welcome(1, 0, LEASE_NS, (), True, 0, "id"))
     assert not bench.loop.wait_until_may_step(timeout_s=0)
     assert bench.wire.seeds == [3.0, 4.0]
     elsewhere(bench.loop.deliver, SeedStored(0))
@@ -88,7 +88,7 @@ def test_parameters_that_are_not_finite_do_not_become_version_0() -> None:
     bench = Bench()
     bench.store.values[:] = (3.0, np.nan)
     bench.loop.deliver(Connected())
-    bench.loop.deliver(Welcome(1, 0, LEASE_NS, (), True, 0))
+    bench.loop.deliver(Welcome(1, 0, LEASE_NS, (), True, 0, "id"))
     assert not bench.loop.wait_until_may_step(timeout_s=0)
     assert bench.wire.seeds == [3.0]
     assert bench.loop.done is not None
@@ -195,7 +195,7 @@ def test_after_an_adoption_training_goes_on_from_the_value_adopted() -> None:
     backend.bind(layout_of_two())
     loop = LearnerLoop(core, backend, wire, adoption=Adoption.OVERWRITE, blend_alpha=0.5, now_ns=lambda: 0)
     loop.deliver(Connected())
-    loop.deliver(Welcome(1, 0, LEASE_NS, (notice(0, 0), notice(1, 0)), False, 0))
+    loop.deliver(Welcome(1, 0, LEASE_NS, (notice(0, 0), notice(1, 0)), False, 0, "id"))
     for fragment in range(2):
         wire.bodies[fragment] = np.zeros(2, np.float32)
         loop.deliver(Fetched(fragment, 0, notice(fragment, 0).digest, fragment))
@@ -343,7 +343,7 @@ def test_the_clock_and_the_place_in_the_data_are_the_core_s() -> None:
     bench = Bench()
     bench.loop.deliver(Connected())
     assert (bench.loop.incarnation, bench.loop.may_step) == (0, False)
-    bench.loop.deliver(Welcome(3, 40, LEASE_NS, (), False, 17))
+    bench.loop.deliver(Welcome(3, 40, LEASE_NS, (), False, 17, "id"))
     assert (bench.loop.incarnation, bench.loop.clock, bench.loop.steps_before) == (3, 40, 17)
 
 

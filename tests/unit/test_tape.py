@@ -25,6 +25,7 @@ from unlockstep.tape import (
     Kill,
     Leave,
     LinkState,
+    Replace,
     Restart,
     Slow,
     Standing,
@@ -48,11 +49,12 @@ EVERY_ACTION: tuple[Action, ...] = (
     Throttle(at_ns=3 * SECOND, target="b", mbit_per_s=0.1),
     Corrupt(at_ns=4 * SECOND, target="b", bodies=3),
     Join(at_ns=5 * SECOND, target="c"),
+    Replace(at_ns=5 * SECOND, target="c"),
     Leave(at_ns=6 * SECOND, target="a"),
     Kill(at_ns=7 * SECOND, target=SYNCER),
     Restart(at_ns=30 * 86_400 * SECOND + 1, target=SYNCER),
 )
-EVERYTHING = Tape(name="everything", about='All "eleven".\n', learners=("a", "b"), actions=EVERY_ACTION)
+EVERYTHING = Tape(name="everything", about='All "twelve".\n', learners=("a", "b"), actions=EVERY_ACTION)
 
 
 def story(*actions: Action, learners: tuple[str, ...] = ("a", "b"), end_ns: int = 0) -> Tape:
@@ -85,7 +87,7 @@ def test_a_tape_comes_back_as_it_was_written(tmp_path: Path, ending: str) -> Non
 def test_the_example_holds_every_action() -> None:
     assert {type(action) for action in EVERY_ACTION} == set(KINDS.values())
     assert list(KINDS) == [
-        "kill", "stop", "continue", "restart", "slow", "cut", "heal", "throttle", "corrupt", "join", "leave",
+        "kill", "stop", "continue", "restart", "slow", "cut", "heal", "throttle", "corrupt", "join", "leave", "replace"
     ]  # fmt: skip
 
 

@@ -122,7 +122,7 @@ def _summarise(
     from unlockstep.report.summary import Summary
 
     try:
-        accounting = account(events, options.fragments)
+        accounting = account(events, options)
     except LookupError:
         if not is_checked:
             raise UsageError(f"{events.path} contradicts itself and cannot be summed up; --check says where") from None

@@ -72,13 +72,21 @@ def tape(
         told = msgspec.structs.replace(told, learners=names)
     config = _config(told, fragments, overrides or [])
     end_ns = told.end_ns if seconds is None else round(seconds * 1e9)
-    lives = _play(told, config, step_s, end_ns, seed, toy, run_dir)
+    world = _world(told, config, step_s, seed, toy)
+    lives = _play(told, config, world, step_s, end_ns, run_dir)
+    failed = [
+        f"{process.name} has given up: {process.loop.done.reason}"
+        for process in world.processes()
+        if process.loop.done is not None and process.loop.done.failed
+    ]
     if as_json:
-        print_json({"tape": told.name, "lives": lives})
+        print_json({"tape": told.name, "lives": lives, "failed": failed})
     else:
         console = wide_console()
         for number, life in enumerate(lives, start=1):
             console.print(_table(f"{told.name}, life {number} of the syncer" if len(lives) > 1 else told.name, life))
+        for sentence in failed:
+            console.print(sentence, markup=False, highlight=False, soft_wrap=True)
         if run_dir is not None:
             console.print(f"unlockstep report {run_dir} --check", markup=False, soft_wrap=True)
     return exits.SAFETY if any(life.violations for life in lives) else exits.DONE
@@ -154,9 +162,7 @@ class _Stream:
         self.is_over = True
 
 
-def _play(
-    told: Tape, config: RunConfig, step_s: float, end_ns: int, seed: int, toy: bool, run_dir: Path | None
-) -> list[Life]:
+def _play(told: Tape, config: RunConfig, world: World, step_s: float, end_ns: int, run_dir: Path | None) -> list[Life]:
     """The whole tape."""
     from unlockstep.checkers import SAFETY, Checkers
     from unlockstep.cli.run_folder import new_run_log
@@ -164,9 +170,7 @@ def _play(
     from unlockstep.sim.demands import longest_stop_ns
     from unlockstep.sim.story import names
 
-    stream = _Stream(
-        _world(told, config, step_s, seed, toy), end_ns, 2 * config.protocol.lease_ns + round(ENDING_S_MAX * 1e9)
-    )
+    stream = _Stream(world, end_ns, 2 * config.protocol.lease_ns + round(ENDING_S_MAX * 1e9))
     tokens_per_s = len(names(told)) / step_s
     lives: list[Life] = []
     while not stream.is_over:
@@ -183,7 +187,7 @@ def _play(
                         log.write((event,))  # noqa: B023
                     yield event
 
-            accounting = account(seen(), config.protocol.fragments)
+            accounting = account(seen(), config.protocol)
         checkers.finish()
         possible = tokens_per_s * (stream.now_ns - began_ns) / 1e9
         merged = accounting.ledger.merged + accounting.ledger.merged_late

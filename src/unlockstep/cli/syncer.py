@@ -5,6 +5,7 @@ Decides how a configuration, an address and a folder become a running syncer, an
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -71,7 +72,8 @@ async def _serve(config: RunConfig, folder: Path, host: str, port: int, stop: St
             print(f"syncer of run {config.run.name} listens on {url}, run log in {folder}", flush=True)
 
     with new_run_log(folder, config) as run_log:
-        core = SyncerCore(config.run.name, config.protocol, config.run.steps, config.run.tokens)
+        run = config.run
+        core = SyncerCore(run.name, config.protocol, run.steps, run.tokens, run_id=secrets.token_hex(8))
         service = SyncerService(config, core, run_log)
         await service.serve(host, port, asked, on_listening)
         status = service.status()

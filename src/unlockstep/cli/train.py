@@ -145,7 +145,7 @@ def _summarise(config: RunConfig, folder: Path, outcome: Outcome) -> Summary | N
 
     try:
         header, events = runlog.read(folder / RUN_LOG_FILE)
-        accounting = account(events, config.protocol.fragments)
+        accounting = account(events, config.protocol)
     except UsageError:
         return None
     model = folder / MODEL_FOLDER

@@ -18,6 +18,7 @@ DIFFERENCES_SHOWN_MAX = 8
 
 def examine(
     join: Join,
+    run_id: str,
     options: ProtocolOptions,
     members: Membership,
     layout: Layout | None,
@@ -28,6 +29,7 @@ def examine(
 
     Args:
         join: what the learner says of itself.
+        run_id: which run this is.
         options: the run's protocol settings: how its parameters are cut.
         members: who is here already.
         layout: the run's layout; None while nobody has brought one, then this learner's is taken.
@@ -46,15 +48,15 @@ def examine(
             f"the learner's name is {join.learner[:LEARNER_NAME_LENGTH_MAX]!r}; use at most "
             f"{LEARNER_NAME_LENGTH_MAX} letters, digits, '_' and '-', the first a letter or digit",
         )
-    member = members.get(join.learner)
-    if member is not None and 0 < join.incarnation < member.process_since:
-        return JoinRefused(JoinRefusal.SUPERSEDED, f"another process has joined under the name {join.learner}")
-    if join.incarnation > 0 and (member is None or not member.owns(join.incarnation)):
+    if join.incarnation > 0 and join.run_id != run_id:
         return JoinRefused(
             JoinRefusal.UNKNOWN_PROCESS,
             f"the syncer does not know this process of {join.learner}: it was started anew and has lost the run's "
             "parameters; start the run anew",
         )
+    member = members.get(join.learner)
+    if join.incarnation > 0 and (member is None or not member.owns(join.incarnation)):
+        return JoinRefused(JoinRefusal.SUPERSEDED, f"another process has joined under the name {join.learner}")
     if is_over or (finished and (member is None or not member.owns(join.incarnation))):
         return JoinRefused(JoinRefusal.RUN_FINISHED, "the run has finished; start a new one")
     if member is not None and member.state is MemberState.QUARANTINED:

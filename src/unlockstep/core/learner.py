@@ -175,6 +175,8 @@ class LearnerCore:
     def __init__(self, learner: str, layout: Layout, *, waits_for_pull: bool, kept: Kept) -> None:
         self.learner = learner
         self.incarnation = 0
+        self.run_id = ""
+        """Which run it is a member of; empty before the first welcome."""
         self.clock = 0
         self.steps = 0
         self.tokens = 0
@@ -273,7 +275,9 @@ class LearnerCore:
     def _join(self, now_ns: int) -> None:
         """Ask to take part. Until the answer is here nothing else is said: it would be said for the wrong start."""
         self._welcomed = False
-        join = Join(self.learner, self.incarnation, PROTOCOL_VERSION, self.layout.digest, self.layout.specs())
+        join = Join(
+            self.learner, self.incarnation, PROTOCOL_VERSION, self.layout.digest, self.layout.specs(), self.run_id
+        )
         self._actions.append(Send(join))
 
     def _on_disconnected(self, _: Disconnected, now_ns: int) -> None:
@@ -289,7 +293,7 @@ class LearnerCore:
         if self.steps == 0:
             self.steps_before = welcome.steps_before
             self.clock = max(self.clock, welcome.clock)
-        self.incarnation = welcome.incarnation
+        self.incarnation, self.run_id = welcome.incarnation, welcome.run_id
         self._lease_ns = welcome.lease_ns
         self._welcomed = True
         self._sent_ns = now_ns

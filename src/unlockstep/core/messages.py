@@ -50,6 +50,8 @@ class Join(_Message, frozen=True):
     protocol_version: int
     layout_digest: str
     tensors: tuple[TensorSpec, ...]
+    run_id: str = ""
+    """Which run it has been a member of; empty for a new start. Names are used again, by runs and by learners."""
 
 
 class Heartbeat(_Message, frozen=True):
@@ -141,6 +143,8 @@ class Welcome(_Message, frozen=True):
     """True: the run has no parameters and this learner's are taken as version 0."""
     steps_before: int
     """Inner steps earlier processes of this learner have reported: where its data goes on."""
+    run_id: str
+    """Tells this run from any other of the same name."""
 
 
 class JoinRefused(_Message, frozen=True):

@@ -228,13 +228,13 @@ class Rounds:
             return RefusalReason.UNKNOWN_ROUND
         if self._memory.has(made.round, made.learner, member.process_since, made.tokens):
             return RefusalReason.DUPLICATE
+        current = self.notices[made.fragment].version
+        if not max(0, current - self._options.staleness_max) <= made.base_version <= current:
+            return RefusalReason.STALE_BASE  # Before any defect: who was away for long has moved far, through no fault.
         if made.defect is not None:
             return made.defect
         if made.c_steps < 1 or not 0 <= made.c_tokens <= made.tokens:
             return RefusalReason.BAD_COUNTS
-        current = self.notices[made.fragment].version
-        if not max(0, current - self._options.staleness_max) <= made.base_version <= current:
-            return RefusalReason.STALE_BASE
         if self._options.late is Late.DROP and self._is_late(made):
             return RefusalReason.LATE
         return None

@@ -121,9 +121,11 @@ class SyncerCore:
         steps_max: the run ends when the clock reaches this; 0 sets no limit.
         tokens_max: above 0, the run ends when the learners have trained this many tokens instead, however many steps
             that takes.
+        run_id: tells this run from any other of the same name: what was a member of another one is none of this.
     """
 
-    def __init__(self, run: str, options: ProtocolOptions, steps_max: int, tokens_max: int) -> None:
+    def __init__(self, run: str, options: ProtocolOptions, steps_max: int, tokens_max: int, run_id: str) -> None:
+        self.run_id = run_id
         self._run = run
         self._options = options
         self._steps_max = steps_max
@@ -227,7 +229,7 @@ class SyncerCore:
     def _on_join(self, join: Join, now_ns: int) -> None:
         is_over = self._state is RunState.FINISHED
         finished = is_over or self._state in (RunState.FINISHING, RunState.DRAINING)
-        verdict = examine(join, self._options, self._members, self._layout, finished, is_over)
+        verdict = examine(join, self.run_id, self._options, self._members, self._layout, finished, is_over)
         if isinstance(verdict, JoinRefused):
             self._outbox.log(JoinWasRefused(now_ns, join.learner, verdict.reason, verdict.detail))
             self._outbox.send_to(join.learner, join.incarnation, verdict)
@@ -263,6 +265,7 @@ class SyncerCore:
             versions=self.notices,
             seed=self._seeder is member,
             steps_before=member.steps_before,
+            run_id=self.run_id,
         )
         self._outbox.send_to(member.learner, member.incarnation, welcome)
         if self._state in (RunState.FINISHING, RunState.DRAINING):

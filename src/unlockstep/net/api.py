@@ -81,8 +81,9 @@ Count = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class SeedQuery(msgspec.Struct, frozen=True):
-    """Who sends version 0 of a fragment."""
+    """Who sends version 0 of a fragment, and of which run."""
 
+    run_id: str
     learner: str
     incarnation: Index
 
@@ -90,6 +91,7 @@ class SeedQuery(msgspec.Struct, frozen=True):
 class ContributionQuery(msgspec.Struct, frozen=True):
     """Where a contribution belongs. Without it a body can be neither read nor charged to anybody."""
 
+    run_id: str
     fragment: Index
     base_version: Index
 

@@ -158,9 +158,9 @@ class LearnerClient:
         """See ``Link.upload``."""
         self._call(self._begin, self._upload, contribution)
 
-    def upload_seed(self, learner: str, incarnation: int, fragment: int, values: Float32) -> None:
+    def upload_seed(self, run_id: str, learner: str, incarnation: int, fragment: int, values: Float32) -> None:
         """See ``Link.upload_seed``."""
-        self._call(self._begin, self._upload_seed, learner, incarnation, fragment, values)
+        self._call(self._begin, self._upload_seed, api.SeedQuery(run_id, learner, incarnation), fragment, values)
 
     def take(self, payload: int) -> Float32:
         """See ``Link.take``."""
@@ -335,7 +335,8 @@ class LearnerClient:
     async def _upload(self, contribution: Contribution) -> None:
         c = contribution
         path = api.contribution_path(self._run, c.round, c.learner, c.incarnation)
-        query = api.ContributionQuery(c.fragment, c.base_version), api.CountsQuery(c.c_steps, c.c_tokens, c.tokens)
+        where = api.ContributionQuery(c.run_id, c.fragment, c.base_version)
+        query = where, api.CountsQuery(c.c_steps, c.c_tokens, c.tokens)
         params = {name: value for part in query for name, value in msgspec.structs.asdict(part).items()}
         async with self._upload_places:
             body, digest = await self._in_worker(self._encode_contribution, c)
@@ -343,9 +344,9 @@ class LearnerClient:
         if status not in api.CONTRIBUTION_TAKEN:
             self._deliver(UploadFailed(c.round, c.fragment, c.c_tokens, c.tokens))
 
-    async def _upload_seed(self, learner: str, incarnation: int, fragment: int, values: Float32) -> None:
+    async def _upload_seed(self, sender: api.SeedQuery, fragment: int, values: Float32) -> None:
         path = api.version_path(self._run, fragment, 0)
-        params = msgspec.structs.asdict(api.SeedQuery(learner, incarnation))
+        params = msgspec.structs.asdict(sender)
         async with self._upload_places:
             body, digest = await self._in_worker(_encode, self._seeds[fragment], values)
             status = await self._put(path, params, body, digest)

@@ -182,6 +182,7 @@ class _Resources:
         fragment, sender = _require_fragment(storehouse, request), _query(request, api.SeedQuery)
         if int(request.match_info["version"]) != 0:
             raise Refusal(405, "only version 0 is uploaded, all others are computed here")
+        _require_run(service, sender.run_id)
         digest = _require_digest(request)
         if storehouse.newest_version(fragment) is not None:
             stored = storehouse.body(fragment, 0)
@@ -213,6 +214,7 @@ class _Resources:
         if not service.knows(learner):
             raise Refusal(403, f"learner {learner} has never joined this run")
         where, digest = _query(request, api.ContributionQuery), _require_digest(request)
+        _require_run(service, where.run_id)
         # A learner whose contribution was refused may be asked again in the same round: what it then sends is another
         # upload, told apart by its counts and its digest.
         upload = f"{request.path_qs} {digest}"
@@ -298,6 +300,11 @@ async def _first_message(socket: web.WebSocketResponse) -> Join:
     if not isinstance(message, Join):
         raise RemoteProtocolError(f"the first message of a learner is Join, not {type(message).__name__}")
     return message
+
+
+def _require_run(service: SyncerService, run_id: str) -> None:
+    if run_id != service.run_id:
+        raise Refusal(403, "this was made for another run of the same name, which this syncer knows nothing of")
 
 
 def _query(request: web.Request, kind: type[Query]) -> Query:

@@ -381,6 +381,11 @@ class SyncerService:
 
     # ------------------------------------------------------------------------------------------- bodies
 
+    @property
+    def run_id(self) -> str:
+        """Tells this run from any other of the same name."""
+        return self._core.run_id
+
     def is_seeder(self, learner: str, incarnation: int) -> bool:
         """Whether this start of a learner was asked for version 0."""
         return self._seeder == (learner, incarnation)

@@ -8,8 +8,10 @@ Times are the syncer's (``at_ns``), except the duration of an inner step, which 
 
 from __future__ import annotations
 
+import bisect
 import math
 import statistics
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -36,8 +38,10 @@ from unlockstep.core.events import (
 )
 from unlockstep.core.ids import NEVER_NS
 from unlockstep.core.ledger import Ledger
+from unlockstep.core.options import ProtocolOptions
 from unlockstep.core.reasons import NOT_ENTERED, DepartureReason, RefusalReason
 from unlockstep.core.status import LedgerStatus
+from unlockstep.core.sync_round import RoundMemory
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -132,15 +136,15 @@ class Accounting(msgspec.Struct, frozen=True):
     absences: tuple[Absence, ...]
 
 
-def account(events: Iterable[Event], fragment_count: int) -> Accounting:
+def account(events: Iterable[Event], options: ProtocolOptions) -> Accounting:
     """What a run's events amount to.
 
     Args:
         events: of one run, in the order they were logged. After the end only evaluations
             count: everything else is over.
-        fragment_count: P of the run.
+        options: protocol settings of the run.
     """
-    tokens, presence, steps, rounds = _Tokens(fragment_count), _Presence(), _Steps(), _Rounds()
+    tokens, presence, steps, rounds = _Tokens(options), _Presence(), _Steps(), _Rounds()
     evaluations: list[Validation] = []
     last_ns, clock, ended, under_way = 0, 0, False, 0
     for event in events:
@@ -165,7 +169,7 @@ def account(events: Iterable[Event], fragment_count: int) -> Accounting:
         duration_ns=0 if presence.first_live_ns is None else last_ns - presence.first_live_ns,
         clock=clock,
         ledger=ledger,
-        balance=under_way / fragment_count,
+        balance=under_way / options.fragments,
         learners=tuple(_learner(name, tokens, presence, steps, rounds) for name in sorted(presence.starts)),
         participation=sum(shares) / len(shares) if shares else None,
         downtime_ns=presence.downtime_ns,
@@ -210,17 +214,15 @@ def _number(value: float) -> float | None:
 
 
 def _learner(name: str, tokens: _Tokens, presence: _Presence, steps: _Steps, rounds: _Rounds) -> LearnerAccount:
-    others_down = [
+    others_down = _Stretches(
         (absence.gone_ns, NEVER_NS if absence.live_ns is None else absence.live_ns)
         for absence in presence.absences
         if absence.learner != name
-    ]
-    taken = steps.gaps.get(name, [])
-    gap = spread([step_ns for _, step_ns in taken])
+    )
+    ends_ns, gaps_ns = steps.gaps.get(name, (array("q"), array("q")))
+    gap = spread(gaps_ns)
     meanwhile = [
-        step_ns
-        for at_ns, step_ns in taken
-        if any(from_ns < at_ns and at_ns - step_ns < to_ns for from_ns, to_ns in others_down)
+        step_ns for at_ns, step_ns in zip(ends_ns, gaps_ns, strict=True) if others_down.overlap(at_ns - step_ns, at_ns)
     ]
     merged, live = rounds.merged[name], rounds.live[name]
     return LearnerAccount(
@@ -237,6 +239,25 @@ def _learner(name: str, tokens: _Tokens, presence: _Presence, steps: _Steps, rou
     )
 
 
+class _Stretches:
+    """Stretches of time, overlapping ones joined: a run may hold a million steps and thousands of absences."""
+
+    def __init__(self, stretches: Iterable[tuple[int, int]]) -> None:
+        self._begins: list[int] = []
+        self._ends: list[int] = []
+        for begin_ns, end_ns in sorted(stretches):
+            if self._ends and begin_ns <= self._ends[-1]:
+                self._ends[-1] = max(self._ends[-1], end_ns)
+            else:
+                self._begins.append(begin_ns)
+                self._ends.append(end_ns)
+
+    def overlap(self, begin_ns: int, end_ns: int) -> bool:
+        """Whether any of them shares time with this one."""
+        before = bisect.bisect_left(self._begins, end_ns)
+        return before > 0 and self._ends[before - 1] > begin_ns
+
+
 class _Tokens:
     """The syncer's ledger kept a second time, from the log alone; one ledger per learner.
 
@@ -244,10 +265,10 @@ class _Tokens:
     its that is neither settled nor pending is entered as dropped, which is the same once nothing is on its way.
     """
 
-    def __init__(self, fragment_count: int) -> None:
+    def __init__(self, options: ProtocolOptions) -> None:
         self.ledgers: dict[str, Ledger] = {}
         self.refusals: Counter[str] = Counter()
-        self._fragment_count = fragment_count
+        self._fragment_count = options.fragments
         self._before: Counter[str] = Counter()
         """Tokens of earlier processes."""
         self._now: Counter[str] = Counter()
@@ -263,8 +284,7 @@ class _Tokens:
         """Fragment -> its open round."""
         self._late: dict[int, list[ContributionAccepted]] = {}
         """Fragment -> contributions that wait for its next round."""
-        self._entered: set[tuple[int, str, int, int]] = set()
-        """Contributions: round, learner, its process, and the tokens that had trained."""
+        self._memory = RoundMemory(options.closed_rounds_max + options.fragments)
 
     def ledger(self, learner: str) -> Ledger:
         return self.ledgers.setdefault(learner, Ledger(self._fragment_count))
@@ -292,6 +312,7 @@ class _Tokens:
                 self._enter(event)
                 self.ledger(event.learner).undelivered(event.learner, event.fragment, event.c_tokens)
             case RoundOpened():
+                self._memory.open(event.round)
                 self._held[event.round] = self._late.pop(event.fragment, [])
                 self._open[event.fragment] = event.round
             case RoundClosed():
@@ -336,10 +357,10 @@ class _Tokens:
             self._late.setdefault(made.fragment, []).append(made)
 
     def _refused(self, made: ContributionRefused) -> None:
-        """Counted always; entered as the core enters it (``reasons.NOT_ENTERED``), if round and process are known."""
+        """Counted always; entered as the core enters it, if round and process are known."""
         self.refusals[made.reason.value] += 1
         name = made.learner
-        if made.reason in NOT_ENTERED or made.reason is RefusalReason.UNKNOWN_ROUND:
+        if made.reason in NOT_ENTERED:
             return
         if made.incarnation not in self._process.get(name, ()) or not 0 <= made.c_tokens <= made.tokens:
             return
@@ -352,10 +373,8 @@ class _Tokens:
 
     def _enter(self, made: ContributionAccepted | ContributionRefused | ContributionUndelivered) -> bool:
         """Whether this contribution is new: one that was refused may come again, and be refused for another reason."""
-        key = made.round, made.learner, self._process.get(made.learner, range(0)).start, made.tokens
-        is_new = key not in self._entered
-        self._entered.add(key)
-        return is_new
+        process = self._process.get(made.learner, range(0)).start
+        return self._memory.enter(made.round, made.learner, process, made.tokens)
 
     def _settle(self, round: int) -> None:
         for made in self._held.pop(round):
@@ -474,8 +493,8 @@ class _Steps:
     """How long inner steps took."""
 
     def __init__(self) -> None:
-        self.gaps: dict[str, list[tuple[int, int]]] = {}
-        """Learner -> (end, duration) of each step but the first of every process, nanoseconds."""
+        self.gaps: dict[str, tuple[array[int], array[int]]] = {}
+        """Learner -> ends, and durations, of each step but the first of every process, nanoseconds."""
         self._before: Counter[str] = Counter()
         self._now: Counter[str] = Counter()
         self._is_first: dict[str, bool] = {}
@@ -489,7 +508,9 @@ class _Steps:
             case StepReported():
                 self._now[event.learner] = event.steps
                 if not self._is_first.get(event.learner, True):
-                    self.gaps.setdefault(event.learner, []).append((event.at_ns, event.step_ns))
+                    ends_ns, gaps_ns = self.gaps.setdefault(event.learner, (array("q"), array("q")))
+                    ends_ns.append(event.at_ns)
+                    gaps_ns.append(event.step_ns)
                 self._is_first[event.learner] = False
 
     def count(self, learner: str) -> int:

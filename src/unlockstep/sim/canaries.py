@@ -62,8 +62,8 @@ def _core(
         taken: the options that the rounds are given.
     """
 
-    def make(config: RunConfig) -> SyncerCore:
-        core = production_core(config)
+    def make(config: RunConfig, run_id: str) -> SyncerCore:
+        core = production_core(config, run_id)
         options = config.protocol
         core._members, core._ledger = members(options), ledger(options.fragments)
         core._rounds = rounds(taken(options), core._members, core._ledger, core._tally, core._outbox)

@@ -45,8 +45,8 @@ class Codecs(Protocol):
         """The outer gradient as it travels."""
         ...
 
-    def unpack(self, fragment: int, parcel: Parcel) -> FloatArray:
-        """The values of a version."""
+    def unpack(self, notice: VersionNotice, parcel: Parcel) -> FloatArray | None:
+        """The values of a version; None if the body is not the one announced."""
         ...
 
     def size(self, fragment: int) -> int:
@@ -119,8 +119,9 @@ class ArrayCodecs:
         body = self._uploads[made.fragment].encode(outer_gradient(made.anchor, made.local))
         return Parcel(body, body_digest(body), len(body))
 
-    def unpack(self, fragment: int, parcel: Parcel) -> FloatArray:
-        return self._downloads[fragment].decode(parcel.body)
+    def unpack(self, notice: VersionNotice, parcel: Parcel) -> FloatArray | None:
+        is_announced = body_digest(parcel.body) == notice.digest
+        return self._downloads[notice.fragment].decode(parcel.body) if is_announced else None
 
     def size(self, fragment: int) -> int:
         return self._downloads[fragment].body_size

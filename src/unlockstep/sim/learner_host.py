@@ -54,10 +54,11 @@ class LearnerHost:
         self.bodies_to_damage = 0
         self.process: LearnerProcess | None = None
 
-    def damaged(self, parcel: Parcel) -> Parcel:
-        """What becomes of a body on the way: as long as it is to be so, it is damaged."""
+    def uploaded(self, parcel: Parcel) -> Parcel:
+        """What arrives of a body it sends: damaged by chance, or as often as it was told to."""
+        by_chance = self.wire.damages()
         if self.bodies_to_damage == 0:
-            return parcel
+            return parcel.damaged() if by_chance else parcel
         self.bodies_to_damage -= 1
         return parcel.damaged()
 
@@ -295,34 +296,45 @@ class LearnerProcess:
         self.life.at(self._host.wire.body_arrives_ns(Way.DOWN, size), lambda: self._end_fetch(notice))
 
     def _end_fetch(self, notice: VersionNotice) -> None:
-        syncer, parcel = self._syncer(), None
-        if syncer is not None and syncer.life.is_running and self._host.wire.fate() is not Fate.LOST:
+        syncer, wire, parcel, values = self._syncer(), self._host.wire, None, None
+        if syncer is not None and syncer.life.is_running and wire.fate() is not Fate.LOST:
             parcel = syncer.give(notice)
-        if parcel is None:
+        if parcel is not None:
+            values = self._codecs.unpack(notice, parcel.damaged() if wire.damages() else parcel)
+        if values is None:
             self._deliver(FetchFailed(notice.fragment, notice.version))
             return
         payload, self._next_payload = self._next_payload, self._next_payload + 1
-        self._payloads[payload] = self._codecs.unpack(notice.fragment, parcel)
+        self._payloads[payload] = values
         self._deliver(Fetched(notice.fragment, notice.version, notice.digest, payload))
 
     def upload(self, contribution: Contribution) -> None:
-        parcel = self._codecs.pack(contribution)
+        c, parcel = contribution, self._codecs.pack(contribution)
+
+        def fail() -> None:
+            self._deliver(UploadFailed(c.round, c.fragment, c.c_tokens, c.tokens))
 
         def arrive(peer: SyncerProcess) -> None:
-            sent = self._host.damaged(parcel)
-            peer.life.happen(lambda: peer.take_upload(contribution, sent))
+            sent = self._host.uploaded(parcel)
 
-        c = contribution
-        self._carry(parcel.size, arrive, lambda: self._deliver(UploadFailed(c.round, c.fragment, c.c_tokens, c.tokens)))
+            def take() -> None:
+                if not peer.take_upload(contribution, sent):
+                    self.life.happen(fail)
 
-    def upload_seed(self, learner: str, incarnation: int, fragment: int, values: FloatArray) -> None:
-        def arrive(peer: SyncerProcess) -> None:
-            if peer.take_seed(learner, incarnation, fragment, values):
-                self._deliver(SeedStored(fragment))
+            peer.life.happen(take)
 
+        self._carry(parcel.size, arrive, fail)
+
+    def upload_seed(self, run_id: str, learner: str, incarnation: int, fragment: int, values: FloatArray) -> None:
         def fail() -> None:
             if self._connection is not None:
                 self.lose(self._connection)
+
+        def arrive(peer: SyncerProcess) -> None:
+            if peer.take_seed(run_id, learner, incarnation, fragment, values):
+                self._deliver(SeedStored(fragment))
+            else:
+                fail()
 
         self._carry(values.nbytes, arrive, fail)
 

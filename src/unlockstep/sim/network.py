@@ -45,6 +45,8 @@ class LinkModel:
     """Up to this is added to everything, uniformly."""
     loss: float = 0.0
     """Share of messages that are held up by a lost packet, and of transfers that fail."""
+    damage: float = 0.0
+    """Share of bodies, both ways, that arrive with a bit turned over."""
     repeats: float = 0.0
     """Share of uploads that arrive although their sender does not learn of it, and sends them again."""
     bits_per_s: float = 0.0
@@ -142,6 +144,10 @@ class Wire:
         if not self.is_whole or self._happens(self._model.loss):
             return Fate.LOST
         return Fate.UNANSWERED if self._happens(self._model.repeats) else Fate.ARRIVED
+
+    def damages(self) -> bool:
+        """Whether the body that has just arrived is damaged."""
+        return self._happens(self._model.damage)
 
     def _jitter_ns(self) -> int:
         return self.draw.randrange(self._model.jitter_ns + 1) if self._model.jitter_ns else 0

@@ -57,29 +57,10 @@ class ShadowFreight:
         self._watched = watched or ArrayFreight()
 
     def codecs(self, layout: Layout, config: RunConfig) -> Codecs:
-        return _Codecs(self._ward, self._watched.codecs(layout, config))
+        return self._watched.codecs(layout, config)
 
     def cargo(self, layout: Layout, config: RunConfig, executor: Executor | None) -> Cargo:
         return Shadow(self._ward, layout, config, self._watched.cargo(layout, config, executor))
-
-
-class _Codecs:
-    """A learner's end, watched (``cargo.Codecs``)."""
-
-    def __init__(self, ward: Ward, watched: Codecs) -> None:
-        self._ward = ward
-        self._watched = watched
-
-    def pack(self, made: Contribution) -> Parcel:
-        return self._watched.pack(made)
-
-    def unpack(self, fragment: int, parcel: Parcel) -> FloatArray:
-        if body_digest(parcel.body) != parcel.digest:
-            self._ward.complain("fetched body", f"a body of fragment {fragment} is not the one that was announced")
-        return self._watched.unpack(fragment, parcel)
-
-    def size(self, fragment: int) -> int:
-        return self._watched.size(fragment)
 
 
 class Shadow:
@@ -138,7 +119,11 @@ class Shadow:
         self._held.pop(payload, None)
 
     def body(self, notice: VersionNotice) -> Parcel | None:
-        return self.watched.body(notice)
+        parcel = self.watched.body(notice)
+        if parcel is not None and body_digest(parcel.body) != notice.digest:
+            text = f"the body given for version {notice.version} of fragment {notice.fragment} is another one"
+            self._ward.complain("fetched body", text)
+        return parcel
 
     # ------------------------------------------------------------------------------------------- a second opinion
 

@@ -138,6 +138,7 @@ def _links(chance: random.Random) -> LinkModel:
     return LinkModel(
         jitter_ns=chance.choice((0, 0, 0, 5, 200)) * MILLISECOND_NS,
         loss=chance.choice((0.0, 0.0, 0.0, 0.05, 0.3)),
+        damage=chance.choice((0.0, 0.0, 0.0, 0.05)),
         repeats=chance.choice((0.0, 0.0, 0.0, 0.1, 0.5)),
         bits_per_s=chance.choice((0.0, 0.0, 0.0, 1e5, 2e4)),
     )

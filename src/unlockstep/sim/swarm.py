@@ -34,7 +34,6 @@ from unlockstep.core.events import (
     Event,
     FragmentAdopted,
     FragmentCommitted,
-    LearnerJoined,
     LearnerLive,
     RunFinishing,
     RunSeeded,
@@ -53,6 +52,7 @@ from unlockstep.sim.demands import (
     progress_ns,
     transfer_ns,
 )
+from unlockstep.sim.learner_host import LearnerProcess
 from unlockstep.sim.shadow import Shadow, ShadowFreight
 from unlockstep.sim.story import Story
 from unlockstep.sim.syncer_host import MakeCore, SyncerProcess, production_core
@@ -180,8 +180,8 @@ class _Stage:
         self._life: SyncerProcess | None = None
         self._checkers = self._new_checkers()
         self._found = 0
-        self._survivors: set[tuple[str, int]] = set()
-        """Learner and incarnation, in this life of the syncer, of processes that had trained in an earlier one."""
+        self._survivors: list[LearnerProcess] = []
+        """Processes that had trained before this life of the syncer began."""
         self._goals: Goals | None = None
         self._is_seeded = False
         self._is_finishing = False
@@ -271,11 +271,11 @@ class _Stage:
             chosen.append(JOINER)
         if len(chosen) < options.quorum:
             return None
-        others = [name for name in world.learners if name not in chosen and world.is_up(name)]
+        others = [each for each in world.processes() if each.name not in chosen and each.life.is_alive]
         is_crowded = len(chosen) + len(others) > options.learners_max
         if status is None or not world.core.notices or is_crowded or chance.random() < 0.5:
-            for name in others:
-                world.kill(name)
+            for process in others:
+                process.kill()
         self._wake_syncer()
         return tuple(chosen)
 
@@ -335,7 +335,7 @@ class _Stage:
         self._life = self.world.syncer
         self._checkers = self._new_checkers()
         self._found = 0
-        self._survivors.clear()
+        self._survivors = [each for each in self.world.processes() if each.steps > 0 or each.loop.may_step]
         self._is_seeded = False
         self._is_finishing = False
 
@@ -361,19 +361,16 @@ class _Stage:
                 self.ward.complain("seeding", f"{event.learner} trains before the run has any parameters")
             case RunFinishing():
                 self._is_finishing = True
-            case LearnerJoined(learner=name, resumed=False) if len(self.world.lives) > 1 and self.world.is_up(name):
-                process = self.world.process(name)
-                if process.loop.incarnation > 0 and (process.steps > 0 or process.loop.may_step):
-                    self._survivors.add((name, event.incarnation))
             case StepReported() | FragmentAdopted() | ContributionAccepted():
                 if isinstance(event, StepReported):
                     self._longest_step_ns = max(self._longest_step_ns, event.step_ns)
-                if (event.learner, event.incarnation) in self._survivors:
-                    what = type(event).__name__
-                    sentence = (
-                        f"{event.learner} goes on as if nothing had happened ({what}), but the run it knew is lost"
-                    )
-                    self.ward.complain("survivor", sentence)
+                self._look_for_survivor(event)
+
+    def _look_for_survivor(self, event: StepReported | FragmentAdopted | ContributionAccepted) -> None:
+        key = event.learner, event.incarnation, self.world.core.run_id
+        if any((each.name, each.loop.incarnation, each.loop.run_id) == key for each in self._survivors):
+            what = f"{event.learner} goes on as if nothing had happened ({type(event).__name__})"
+            self.ward.complain("survivor", f"{what}, but the run it knew is lost")
 
     def _look(self) -> None:
         """Whether anything has been found."""

@@ -36,12 +36,13 @@ from unlockstep.sim.network import Costs, Pipe
 if TYPE_CHECKING:
     from unlockstep.sim.learner_host import LearnerProcess
 
-MakeCore = Callable[[RunConfig], SyncerCore]
+MakeCore = Callable[[RunConfig, str], SyncerCore]
+"""Settings and run id -> a syncer's core."""
 
 
-def production_core(config: RunConfig) -> SyncerCore:
+def production_core(config: RunConfig, run_id: str) -> SyncerCore:
     """The core as a real syncer builds it."""
-    return SyncerCore(config.run.name, config.protocol, config.run.steps, config.run.tokens)
+    return SyncerCore(config.run.name, config.protocol, config.run.steps, config.run.tokens, run_id)
 
 
 class Connection:
@@ -70,6 +71,7 @@ class SyncerProcess:
         config: of the run.
         costs: how long a commit takes.
         make_core: what makes its core.
+        run_id: of the run it begins.
         freight: what its bodies are.
         executor: threads lent to the merge.
         on_end: called when the run has come to its end.
@@ -81,12 +83,13 @@ class SyncerProcess:
         config: RunConfig,
         costs: Costs,
         make_core: MakeCore,
+        run_id: str,
         freight: Freight,
         executor: Executor | None,
         on_end: Callable[[], None],
     ) -> None:
         self.life = life
-        self.core = make_core(config)
+        self.core = make_core(config, run_id)
         self.cargo: Cargo | None = None
         """None until the first learner has brought the layout."""
         self.events: list[Event] = []
@@ -228,14 +231,16 @@ class SyncerProcess:
 
     # ------------------------------------------------------------------------------------------- bodies
 
-    def take_upload(self, made: Contribution, parcel: Parcel) -> None:
-        """An upload is complete. A life that has no parameters yet has no use for it."""
-        if self.cargo is not None:
-            self.tell(self.cargo.receive(made, parcel))
+    def take_upload(self, made: Contribution, parcel: Parcel) -> bool:
+        """An upload is complete; whether it was made for this run."""
+        if self.cargo is None or made.run_id != self.core.run_id:
+            return False
+        self.tell(self.cargo.receive(made, parcel))
+        return True
 
-    def take_seed(self, learner: str, incarnation: int, fragment: int, values: FloatArray) -> bool:
+    def take_seed(self, run_id: str, learner: str, incarnation: int, fragment: int, values: FloatArray) -> bool:
         """Version 0 of a fragment is here; whether it was this learner's to bring."""
-        if self._seeder != (learner, incarnation):
+        if run_id != self.core.run_id or self._seeder != (learner, incarnation):
             return False
         if fragment not in self._seeded:
             self._seeded[fragment] = self.loaded.seed(fragment, values).digest

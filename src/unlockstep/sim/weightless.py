@@ -81,8 +81,8 @@ class WeightlessFreight:
     def pack(self, made: Contribution) -> Parcel:
         return self.parcel
 
-    def unpack(self, fragment: int, parcel: Parcel) -> FloatArray:
-        return _NOTHING
+    def unpack(self, notice: VersionNotice, parcel: Parcel) -> FloatArray | None:
+        return _NOTHING if parcel.body == _BODY else None
 
     def size(self, fragment: int) -> int:
         return self.parcel.size

@@ -8,7 +8,6 @@ is moved by hand. One history per set of arguments: what is equal once is equal 
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 
@@ -69,8 +68,8 @@ class World:
         self._freight = freight or ArrayFreight()
         self._make_core = make_core
         self._hosts: dict[str, LearnerHost] = {}
-        self._replaced: Counter[str] = Counter()
-        """How often the host of a name was replaced by another one."""
+        self._replaced: list[LearnerHost] = []
+        """Hosts whose name has gone to another one."""
         self._start_syncer()
 
     # ------------------------------------------------------------------------------------------- looking
@@ -110,6 +109,11 @@ class World:
         process = self._hosts[name].process
         assert process is not None, f"{name} was never started"
         return process
+
+    def processes(self) -> list[LearnerProcess]:
+        """The newest process of every host, dead or alive, of hosts that were replaced too."""
+        hosts = [*self._replaced, *self._hosts.values()]
+        return [host.process for host in hosts if host.process is not None]
 
     def is_up(self, name: str) -> bool:
         """Whether a learner has a process that lives, stopped or not."""
@@ -235,14 +239,14 @@ class World:
     def _host(self, name: str) -> LearnerHost:
         host = self._hosts.get(name)
         if host is None:
-            draw = random.Random(f"{self._seed}/{name}/{self._replaced[name]}")
+            draw = random.Random(f"{self._seed}/{name}/{len(self._replaced)}")
             host = self._hosts[name] = LearnerHost(name, Wire(self.clock, self._costs, self._links, draw))
         return host
 
     def _lose_sight(self, host: LearnerHost) -> None:
         """The host is cut off for a while, with what runs on it; its name is free for another one."""
         del self._hosts[host.name]
-        self._replaced[host.name] += 1
+        self._replaced.append(host)
         host.wire.cut((Way.UP, Way.DOWN), host.fall_silent)
 
         def is_seen_again() -> None:
@@ -255,7 +259,14 @@ class World:
     def _start_syncer(self) -> None:
         self.lives.append(
             SyncerProcess(
-                Life(self.clock), self.config, self._costs, self._make_core, self._freight, self._executor, self._end
+                Life(self.clock),
+                self.config,
+                self._costs,
+                self._make_core,
+                f"run-{len(self.lives)}",
+                self._freight,
+                self._executor,
+                self._end,
             )
         )
 

@@ -26,8 +26,8 @@ def test_some_stories_are_played_and_counted(capsys: pytest.CaptureFixture[str])
 
 def test_one_story_is_played_and_its_log_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "run.jsonl"
-    assert run(["simulate", "swarm", "--seed", "8", "--log", str(log)]) == exits.DONE
-    assert "seed 8: passed" in capsys.readouterr().out
+    assert run(["simulate", "swarm", "--seed", "6", "--log", str(log)]) == exits.DONE
+    assert "seed 6: passed" in capsys.readouterr().out
     _, events = runlog.read(log)
     assert isinstance(list(events)[-1], RunFinished)
 

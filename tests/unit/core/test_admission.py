@@ -24,7 +24,7 @@ def examined(
     finished: bool = False,
 ) -> Layout | JoinRefused:
     protocol = protocol or options()
-    return examine(request, protocol, members or Membership(protocol), agreed, finished)
+    return examine(request, "id", protocol, members or Membership(protocol), agreed, finished)
 
 
 def refused(request: Join, **context: Any) -> JoinRefused:
@@ -81,8 +81,8 @@ def test_a_run_that_has_ended_does_not_even_take_back_who_was_in_it() -> None:
     members = Membership(protocol)
     members.join("a", 0)
     back = join("a", incarnation=1)
-    assert examine(back, protocol, members, layout(), finished=True) == layout()
-    verdict = examine(back, protocol, members, layout(), finished=True, is_over=True)
+    assert examine(back, "id", protocol, members, layout(), finished=True) == layout()
+    verdict = examine(back, "id", protocol, members, layout(), finished=True, is_over=True)
     assert isinstance(verdict, JoinRefused) and verdict.reason is JoinRefusal.RUN_FINISHED
 
 
@@ -92,7 +92,7 @@ def test_a_process_of_an_earlier_life_of_the_syncer_is_told_that_its_run_is_lost
     members = Membership(options())
     if known:
         members.join("a", 0)
-    verdict = refused(join("a", incarnation=2), members=members, agreed=layout())
+    verdict = refused(join("a", incarnation=1, run_id="another"), members=members, agreed=layout())
     assert verdict.reason is JoinRefusal.UNKNOWN_PROCESS
     assert "has lost the run's parameters; start the run anew" in verdict.detail
 

@@ -190,6 +190,19 @@ def test_a_base_may_be_so_many_versions_behind_and_no_more(behind: int, refused:
         assert stage.of(ContributionAccepted)[-1].staleness == behind
 
 
+def test_who_was_away_for_long_is_too_old_and_not_absurd() -> None:
+    """A learner that was cut off has moved far from everybody on a version nobody has any more: no strike for that."""
+    stage = running("a", "b", fragments=1, interval_steps=2, staleness_max=0, strikes_max=1)
+    stage.step("a", clock=2)
+    stage.contribute("a")
+    stage.wait(STEP_NS)
+    stage.commit()
+    stage.step("a", clock=4)
+    stage.contribute("b", base_version=0, defect=RefusalReason.ABSURD_NORM, payload=-1)
+    assert stage.refusals == [("b", RefusalReason.STALE_BASE)]
+    assert stage.of(ContributionRefused)[0].strikes == 0 and stage.departures == []
+
+
 @pytest.mark.parametrize(
     "defect",
     [

@@ -41,7 +41,7 @@ TO_SYNCER: list[LearnerMessage] = [
 ]
 
 TO_LEARNER: list[SyncerMessage] = [
-    Welcome(incarnation=3, clock=9, lease_ns=10**10, versions=(NOTICE,), seed=False, steps_before=40),
+    Welcome(incarnation=3, clock=9, lease_ns=10**10, versions=(NOTICE,), seed=False, steps_before=40, run_id="id"),
     JoinRefused(JoinRefusal.BAD_NAME, "use another"),
     Pull(5, 3),
     Published(NOTICE, clock=9),

@@ -73,8 +73,8 @@ def test_only_finished_is_final_and_every_other_state_leads_there() -> None:
 
 def test_the_first_learner_gives_the_run_its_parameters() -> None:
     stage = SyncerStage()
-    assert stage.join("a") == Welcome(1, 0, LEASE_NS, versions=(), seed=True, steps_before=0)
-    assert stage.join("b") == Welcome(1, 0, LEASE_NS, versions=(), seed=False, steps_before=0)
+    assert stage.join("a") == Welcome(1, 0, LEASE_NS, versions=(), seed=True, steps_before=0, run_id="id")
+    assert stage.join("b") == Welcome(1, 0, LEASE_NS, versions=(), seed=False, steps_before=0, run_id="id")
     assert (stage.core.state, stage.core.notices) == (RunState.SEEDING, ())
     stage.seed("a")
     assert [event.learner for event in stage.of(RunSeeded)] == ["a"]
@@ -116,7 +116,7 @@ def test_when_the_seeder_is_gone_half_way_another_one_s_parameters_are_taken_who
             stage.join("a")
         case "left":
             stage.leave("a")
-    assert stage.puppets["b"].heard[-1] == Welcome(1, 0, LEASE_NS, versions=(), seed=True, steps_before=0)
+    assert stage.puppets["b"].heard[-1] == Welcome(1, 0, LEASE_NS, versions=(), seed=True, steps_before=0, run_id="id")
     stage.tell(SeedArrived("a", 1, 1, "digest-of-a"))
     assert stage.core.state is RunState.SEEDING
     stage.seed("b")

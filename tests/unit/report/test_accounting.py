@@ -27,6 +27,7 @@ from unlockstep.core.events import (
     StepReported,
     TokensOverwritten,
 )
+from unlockstep.core.options import ProtocolOptions
 from unlockstep.core.reasons import DepartureReason, RefusalReason, WindowReason
 from unlockstep.core.status import LedgerStatus, Status
 from unlockstep.learners.toy import ToyBackend
@@ -80,7 +81,7 @@ def finished(at: int, clock: int = 1) -> RunFinished:
 
 def tell(*events: Event) -> Accounting:
     """The accounting of a run with one fragment."""
-    return account(events, fragment_count=1)
+    return account(events, ProtocolOptions(fragments=1))
 
 
 def only(accounting: Accounting) -> LearnerAccount:
@@ -136,7 +137,7 @@ def test_what_an_absent_learner_held_at_the_end_is_lost() -> None:
 
 def test_a_contribution_refused_after_its_learner_died_is_refused_and_not_lost() -> None:
     gone = LearnerDeparted(2, "a", 1, DepartureReason.LEASE_EXPIRED)
-    ledger = tell(*START, gone, refused(3, 4, RefusalReason.STALE_INCARNATION)).ledger
+    ledger = tell(*START, opened(2), gone, refused(3, 4, RefusalReason.STALE_INCARNATION)).ledger
     assert (ledger.refused, ledger.lost) == ({"stale_incarnation": 4}, 6)
 
 
@@ -170,7 +171,7 @@ def test_a_round_without_weight_is_empty() -> None:
 
 
 def test_refused_tokens_are_entered_under_their_reason() -> None:
-    accounting = tell(*START, refused(2, 4, RefusalReason.NON_FINITE))
+    accounting = tell(*START, opened(2), refused(2, 4, RefusalReason.NON_FINITE))
     assert accounting.ledger.refused == {"non_finite": 4}
     assert accounting.ledger.in_flight == 6
 
@@ -308,7 +309,7 @@ def play(*overrides: str, kill: bool = True) -> tuple[Accounting, Status]:
     ring.run()
     status = ring.core.status(ring.clock.now_ns())
     assert status.state == "finished"
-    return account(ring.events, ring.config.protocol.fragments), status
+    return account(ring.events, ring.config.protocol), status
 
 
 def without_rest(ledger: LedgerStatus) -> LedgerStatus:

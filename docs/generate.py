@@ -42,6 +42,7 @@ from unlockstep.core import (
 )
 from unlockstep.core.status import LedgerStatus, Status
 from unlockstep.net import api, learner_client, metrics, syncer_service
+from unlockstep.sim.fleet import YEAR_S, Fleet
 
 DOCS = Path(__file__).resolve().parent
 IMPORT_TABLE = DOCS.parent / "tests" / "architecture" / "test_imports.py"
@@ -87,7 +88,7 @@ WORDS = {
     "FragmentCommitted": "A fragment has a new version, and everybody was told.",
     "FragmentAdopted": "A learner took a version, between two inner steps.",
     "EvaluationReported": "An evaluator's result.",
-    "RunFinished": "The end: nothing follows in the log.",
+    "RunFinished": "The end. What follows are evaluations of the last versions, and connections that close.",
     # messages
     "JoinRefused": "The process may not take part; `detail` is for a person.",
     # reasons
@@ -219,6 +220,17 @@ def settings() -> str:
 def _toml(value: Any) -> str:
     text = json.dumps(msgspec.to_builtins(value))
     return "0.3333 (1/3)" if value == 1 / 3 else text
+
+
+def fleet_table() -> str:
+    """Every setting of a simulated fleet."""
+    fields = {field.name: field for field in msgspec.structs.fields(Fleet)}
+    rows = []
+    for name, _, text in _record(Fleet)[1]:
+        default = fields[name].default
+        shown = "" if default is msgspec.NODEFAULT else "1 year" if default == YEAR_S else f"`{_toml(default)}`"
+        rows.append((f"`{name}`", shown, text))
+    return _table(("Setting", "Default", "Meaning"), rows)
 
 
 def event_table() -> str:
@@ -380,6 +392,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "events": event_table,
     "metrics": metric_table,
     "settings": settings,
+    "fleet": fleet_table,
     "rooms": rooms,
     "grace examples": grace_examples,
     "slow learner": slow_learner,

@@ -33,6 +33,7 @@ A story is *contradictory*, and refused, when an action cannot be done to its ta
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
 import os
 import tomllib
@@ -114,7 +115,8 @@ class Slow(_Action, frozen=True, kw_only=True):
 
 
 class Cut(_Action, frozen=True, kw_only=True):
-    """Nothing gets through between learner and syncer; ``up`` is towards the syncer."""
+    """Messages do not get through that way; ``up`` is towards the syncer. Any cut stops bodies both ways, which need an
+    answer or a request, and new connections."""
 
     direction: Literal["both", "up", "down"] = "both"
 
@@ -130,7 +132,7 @@ class Throttle(_Action, frozen=True, kw_only=True):
 
 
 class Corrupt(_Action, frozen=True, kw_only=True):
-    """Each of the next ``bodies`` bodies the learner uploads arrives with one byte flipped."""
+    """Each of the next ``bodies`` bodies the learner uploads arrives with one bit flipped."""
 
     bodies: int = 1
 
@@ -308,9 +310,10 @@ def read(path_or_name: str | Path) -> Tape:
     file_format = _FORMATS.get(path.suffix)
     if file_format is None:
         if name not in shipped():
+            close = difflib.get_close_matches(name, shipped(), n=1)
+            fix = f"did you mean {close[0]}?" if close else "choose one of these"
             raise UsageError(
-                f"tape {name!r} is neither a file that ends in .toml or .jsonl nor one of {', '.join(shipped())}; "
-                "choose one of these"
+                f"tape {name!r} is neither a file that ends in .toml or .jsonl nor one of {', '.join(shipped())}; {fix}"
             )
         return loads((_SHIPPED / f"{name}.toml").read_text(encoding="utf-8"), "toml", source=f"tape {name!r}")
     try:
@@ -414,6 +417,11 @@ def _loads_toml(text: str, source: str) -> Tape:
         raise UsageError(f"{source} has a number that is too large to read; correct it there") from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{source} is not TOML ({error}); correct it there") from None
+    if "story" in settings:
+        raise UsageError(
+            f"{source} is a story, which has settings of its own beside its tape; play it with "
+            f"unlockstep simulate swarm --story {source}"
+        )
     records = settings.pop("action", [])
     if not isinstance(records, list):
         raise UsageError(f"{source}: action is {_show(records)}; begin each action with [[action]]")
@@ -437,7 +445,7 @@ def _header(record: object, where: str, file_format: Format) -> _Header:
             f"{where}: schema is {_show(schema)} but this version reads schema {SCHEMA_VERSION}; "
             "check that it is a tape, and which version wrote it"
         )
-    return _convert(fields, _Header, where, file_format)
+    return _convert(fields, _Header, where, file_format, beside="action" if file_format == "toml" else "schema")
 
 
 def _action(record: object, where: str, file_format: Format) -> Action:
@@ -445,7 +453,7 @@ def _action(record: object, where: str, file_format: Format) -> Action:
     do = fields.pop("do", None)
     if not isinstance(do, str) or do not in KINDS:
         raise UsageError(f"{where}: do is {_show(do)}; choose one of {', '.join(KINDS)}")
-    return _convert(fields, KINDS[do], where, file_format)
+    return _convert(fields, KINDS[do], where, file_format, beside="do")
 
 
 def _object(record: object, where: str) -> dict[str, Any]:
@@ -454,12 +462,14 @@ def _object(record: object, where: str) -> dict[str, Any]:
     return record
 
 
-def _convert(record: dict[str, Any], kind: type[_Record], where: str, file_format: Format) -> _Record:
-    """A record of plain values as what it stands for, or a sentence that names the first field that is wrong."""
+def _convert(record: dict[str, Any], kind: type[_Record], where: str, file_format: Format, beside: str) -> _Record:
+    """A record of plain values as what it stands for, or a sentence that names the first field that is wrong.
+    ``beside`` is a field that can be there as well, and was taken out."""
     fields = _fields(kind, file_format)
     for name in record:
         if name not in fields:
-            raise UsageError(f"{where}: {_show(name)} is not a field there; choose from {', '.join(fields)}")
+            known = ", ".join((*fields, beside))
+            raise UsageError(f"{where}: {_show(name)} is not a field there; choose from {known}")
     for name, field in fields.items():
         if field.required and name not in record:
             raise UsageError(f"{where}: {name} is missing; add it")

@@ -50,6 +50,15 @@ def test_a_figure_leaves_out_neighbours_that_are_too_large(fleet: str, tmp_path:
     assert figure.exists()
 
 
+def test_beside_a_figure_the_stalls_of_both_kinds_are_stated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its baseline is rigid: settings of such fleets are no mistake then."""
+    assert app.run([*FLEET, "--swap-s", "5", "--plot", str(tmp_path / "figure.png")]) == exits.DONE
+    shown = capsys.readouterr().out
+    assert "--downscale-s 22" in shown and "--restart-s 81" in shown
+
+
 def test_a_figure_that_is_interrupted_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(self: Figure, file: Path, **_: object) -> None:
         Path(file).write_bytes(b"half of it")

@@ -23,6 +23,8 @@ SEEDS_NEEDED = {
     "forgotten_momentum": 10,
     "even_weights": 10,
     "wrong_body": 10,
+    "unmoved_anchor": 10,
+    "torn_pair": 10,
 }
 """Within so many stories: a few times what it took when this was written, and far from the 200 that are allowed."""
 

@@ -15,7 +15,9 @@ import msgspec
 import pytest
 
 from unlockstep import tape as tapes
+from unlockstep.config import RunConfig
 from unlockstep.core.events import FragmentCommitted, RunFinished, RunSeeded
+from unlockstep.core.syncer import SyncerCore
 from unlockstep.sim import story as stories
 from unlockstep.sim.swarm import JOINER, Outcome, Verdict, play
 
@@ -24,7 +26,7 @@ BLOCK = 25
 
 TAPES = sorted((Path(__file__).parent / "tapes").glob("*.toml"))
 
-STORIES_TWICE = (4, 8, 15, 43)
+STORIES_TWICE = (4, 8, 15, 47)
 """Three of them start the syncer anew: it has two run logs then."""
 
 
@@ -62,10 +64,11 @@ def played_elsewhere(folder: Path, hash_seed: str) -> dict[str, str]:
     """Digests of the run logs of some stories, each played by a process of its own."""
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     for seed in STORIES_TWICE:
-        log = folder / f"{seed}.jsonl"
-        command = [sys.executable, "-m", "unlockstep", "simulate", "swarm", "--seed", str(seed), "--log", str(log)]
+        command = [sys.executable, "-m", "unlockstep", "simulate", "swarm", "--seed", str(seed)]
+        command += ["--run-dir", str(folder / str(seed))]
         subprocess.run(command, env=environment, check=True, timeout=60, stdout=subprocess.DEVNULL)
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+    logs = sorted(folder.rglob("run.jsonl"))
+    return {str(log.relative_to(folder)): hashlib.sha256(log.read_bytes()).hexdigest() for log in logs}
 
 
 def test_the_same_seed_gives_the_same_bytes_of_run_log_however_python_hashes(tmp_path: Path) -> None:
@@ -132,6 +135,20 @@ def test_a_run_without_a_core_to_be_had_is_told_apart_from_one_that_fails() -> N
     config = msgspec.structs.replace(story.config, protocol=protocol, local=local)
     outcome = play(msgspec.structs.replace(story, config=config))
     assert outcome.verdict is Verdict.HOPELESS
+
+
+def test_a_deadline_that_comes_again_and_again_is_a_failure() -> None:
+    """Time would stand still: nothing is late, and nothing goes on."""
+
+    class Sleepy(SyncerCore):
+        def on_deadline(self, now_ns: int) -> None:
+            pass
+
+    def sleepy(config: RunConfig, run_id: str) -> SyncerCore:
+        return Sleepy(config.run.name, config.protocol, config.run.steps, config.run.tokens, run_id)
+
+    outcome = play(quiet(tapes.Kill(at_ns=500_000_000, target="b")), make_core=sleepy)
+    assert (outcome.verdict, outcome.rule) == (Verdict.LIVENESS, "time"), explain(outcome)
 
 
 def test_a_host_that_breaks_is_a_crash() -> None:

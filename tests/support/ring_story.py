@@ -1,14 +1,10 @@
 """Runs of the whole ring under virtual time, small enough to be told in a line: settings, speeds, and what goes wrong.
 
-Decides defaults: four fragments of four elements, a round every step, steps of 100 ms. Also a program: it plays one
-story and prints a digest of everything that happened, so that two processes can be compared.
+Decides defaults: four fragments of four elements, a round every step, steps of 100 ms.
 """
 
 from __future__ import annotations
 
-import hashlib
-import random
-import sys
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -19,10 +15,9 @@ from unlockstep import config as run_config
 from unlockstep.checkers import check
 from unlockstep.core.adoption import Adoption
 from unlockstep.core.codec import Codec
-from unlockstep.core.events import Event, FragmentCommitted, StepReported
+from unlockstep.core.events import Event, StepReported
 from unlockstep.core.merge import MergeRule
 from unlockstep.core.messages import EndRun
-from unlockstep.core.options import Late, Participation
 from unlockstep.learners.toy import ToyBackend
 from unlockstep.sim.network import Costs
 from unlockstep.sim.world import World
@@ -99,74 +94,3 @@ def end(ring: World, transfer_ns: int | None = None) -> None:
         assert ring.storehouse.held_count == 0
         for fragment in range(ring.config.protocol.fragments):
             assert np.isfinite(ring.global_values(fragment)).all()
-
-
-def digest(ring: World) -> str:
-    """Of everything that happened and of the parameters that came out."""
-    summary = hashlib.sha256(msgspec.json.encode(ring.events))
-    for fragment in range(ring.config.protocol.fragments if ring.core.notices else 0):
-        summary.update(ring.global_values(fragment).tobytes())
-    return summary.hexdigest()
-
-
-# ----------------------------------------------------------------------------------------------- by chance
-
-
-def random_settings(draw: random.Random) -> run_config.RunConfig:
-    fragments, interval_steps, overlap_steps = draw.choice([(1, 1, 1), (1, 4, 2), (3, 8, 2), (4, 4, 2), (8, 4, 2)])
-    return settings(
-        fragments=fragments,
-        interval_steps=interval_steps,
-        overlap_steps=overlap_steps,
-        quorum=draw.choice([1, 1, 2]),
-        participation=draw.choice(list(Participation)),
-        late=draw.choice(list(Late)),
-        adoption=draw.choice(list(Adoption)),
-        upload=draw.choice(list(Codec)),
-        momentum=draw.choice([0.0, 0.9]),
-        outer_rate=draw.choice([0.4, 0.7]),
-        lease_s=draw.choice([0.5, 2.0, 10.0]),
-        grace_factor=draw.choice([0.0, 0.8]),
-    )
-
-
-def random_story(seed: int, duration_ns: int = 6 * SECOND_NS) -> World:
-    """Learners of random speed, each killed and brought back at random times; then the run ends, if it can."""
-    draw = random.Random(seed)
-    config = random_settings(draw)
-    names = [f"learner-{number}" for number in range(draw.randint(1, 5))]
-    speeds = {name: draw.choice([20, 50, 100, 130, 400, 1000, 2000]) * MS for name in names}
-    costs = Costs(
-        message_ns=draw.choice([0, 1, 30]) * MS,
-        body_ns=draw.choice([0, 20, 300]) * MS,
-        commit_ns=draw.choice([0, 10, 300]) * MS,
-    )
-    ring = World(config, costs)
-    for seed_of_noise, name in enumerate(names):
-        at_ns = draw.choice([0, 0, 700]) * MS
-        ring.clock.at(at_ns, lambda n=name, s=seed_of_noise: ring.join(n, toy(config, s), speeds[n]))  # type: ignore[misc]
-        for _ in range(draw.choice([0, 1, 1, 3])):
-            at_ns += draw.randint(0, 3000) * MS
-            ring.clock.at(at_ns, lambda n=name: _kill(ring, n))  # type: ignore[misc]
-            at_ns += draw.randint(70, 3000) * MS
-            if draw.random() < 0.8:
-                ring.clock.at(at_ns, lambda n=name, s=seed_of_noise: _return(ring, n, toy(config, s), speeds[n]))  # type: ignore[misc]
-    ring.run(duration_ns)
-    return ring
-
-
-def _kill(ring: World, name: str) -> None:
-    if ring.is_up(name):
-        ring.kill(name)
-
-
-def _return(ring: World, name: str, backend: ToyBackend, step_ns: int) -> None:
-    if not ring.is_up(name):
-        ring.join(name, backend, step_ns)
-
-
-if __name__ == "__main__":
-    for story in map(int, sys.argv[1:]):
-        played = random_story(story)
-        end(played)
-        print(story, len(of(FragmentCommitted, played.events)), digest(played))

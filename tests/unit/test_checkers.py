@@ -31,6 +31,7 @@ from unlockstep.checkers import LIVENESS, RULES, SAFETY, Checkers, check, imbala
 from unlockstep.checkers.rule import KEPT_MAX
 from unlockstep.core.events import (
     ContributionAccepted,
+    ContributionRefused,
     ContributionUndelivered,
     Event,
     FragmentAdopted,
@@ -49,7 +50,7 @@ from unlockstep.core.events import (
     TokensOverwritten,
 )
 from unlockstep.core.options import Late, Participation
-from unlockstep.core.reasons import DepartureReason, WindowReason
+from unlockstep.core.reasons import DepartureReason, RefusalReason, WindowReason
 
 JOINED, LIVE, SEEDED, LAST = event(LearnerJoined), event(LearnerLive), event(RunSeeded), event(RunFinished)
 OPENED, ACCEPTED, CLOSED, COMMITTED = (
@@ -74,6 +75,20 @@ def idle(steps: int) -> list[Event]:
 def ending(**changes: Any) -> list[Event]:
     """The good log with another ledger at its end."""
     return changed(LAST, ledger=msgspec.structs.replace(LEDGER, **changes))
+
+
+def departed(at: int, learner: str, reason: DepartureReason) -> LearnerDeparted:
+    return LearnerDeparted(at * MS, learner, 1, reason)
+
+
+def refused(at: int, strikes: int, tokens: int = 20) -> ContributionRefused:
+    return ContributionRefused(at * MS, 0, 0, "b", 1, 20, tokens, RefusalReason.NON_FINITE, strikes)
+
+
+THREE_STRIKES = [*until(210), refused(211, 1), refused(212, 2), refused(213, 3)]
+SHUT_OUT = [*THREE_STRIKES, departed(213, "b", DepartureReason.QUARANTINED)]
+EXPIRED = [*until(230), LearnerAway(240 * MS, "b", 1), departed(740, "b", DepartureReason.LEASE_EXPIRED)]
+"""b is heard of last when its contribution is accepted at 220."""
 
 
 def piled_up(count: int) -> list[Event]:
@@ -106,6 +121,23 @@ BAD: dict[str, dict[str, list[Event]]] = {
             adopted(250, "b"),
         ],
     },
+    "leases": {
+        "heard of a moment ago": [*until(230), departed(719, "b", DepartureReason.LEASE_EXPIRED)],
+        "away for ever": [*until(230), LearnerAway(240 * MS, "b", 1), *(step(100 * n, "a", n) for n in range(3, 14))],
+        "back too late": [*until(230), LearnerAway(240 * MS, "b", 1), joined(1241, "b", resumed=True)],
+    },
+    "strikes": {
+        "one too few": [*THREE_STRIKES[:-1], departed(213, "b", DepartureReason.QUARANTINED)],
+        "stays": [*THREE_STRIKES, step(300, "b", 3)],
+        "gives still": [*THREE_STRIKES, accepted(220, 0, "b", 2, 2)],
+        "comes again": [*SHUT_OUT, joined(300, "b", 2)],
+        "not counted": [*until(210), refused(211, 0)],
+        "not forgiven": [*until(210), refused(211, 1), accepted(220, 0, "b", 2, 2), refused(230, 2)],
+    },
+    "members": {
+        "one too many": with_after(SEEDED, *(joined(2, f"c{number}") for number in range(1023))),
+    },
+    "steps": {"one is left out": changed(STEPPED, steps=4, tokens=40)},
     "rotation": {
         "another fragment": changed(OPENED, fragment=1),
         "the first is not 0": changed(OPENED, round=2),
@@ -224,6 +256,7 @@ BAD: dict[str, dict[str, list[Event]]] = {
         "no such fragment": changed(ADOPTED, fragment=2),
         "the same again": with_after(ADOPTED, ADOPTED),
         "an older one": with_after(ADOPTED, adopted(300, "a", version=0)),
+        "clock stays behind": changed(STEPPED, clock=1),
     },
     "restart": {
         "seeded again": anew(joined(5, "a"), RunSeeded(6 * MS, "a")),
@@ -261,6 +294,29 @@ def test_a_bad_log_is_rejected(rule: str, wrong: str) -> None:
 def test_a_good_log_passes() -> None:
     assert check(GOOD, OPTIONS) == []
     assert check(long_log(100, lambda _: "ab"), OPTIONS) == []
+
+
+def test_so_do_one_who_was_shut_out_and_one_who_was_given_up() -> None:
+    for log in (SHUT_OUT, EXPIRED):
+        assert check(log, OPTIONS, rules=SAFETY - {"opening"}) == []
+
+
+def test_the_clock_is_that_of_the_kth_learner() -> None:
+    """With K = 2, a alone at step 2 does not open a round."""
+    log = [joined(0, "a"), joined(0, "b"), RunSeeded(MS, "a"), live(100, "a"), step(100, "a", 1), step(200, "a", 2)]
+    log.append(opened(200, 0, clock=2, asked=("a",)))
+    quorum = msgspec.structs.replace(OPTIONS, quorum=2)
+    assert [each.sentence for each in check(log, quorum, rules={"opening"})] == [
+        "round 0 opens at step 2, which fewer than 2 have reached"
+    ]
+
+
+def test_under_fresh_nobody_is_asked_who_is_behind() -> None:
+    """b is at step 1 when the round of step 2 opens."""
+    fresh = msgspec.structs.replace(OPTIONS, participation=Participation.FRESH)
+    assert check(GOOD, fresh, rules={"members"}) == []
+    (found,) = check(changed(OPENED, asked=("a", "b")), fresh, rules={"members"})
+    assert found.sentence == "round 0 of step 2 asks b, which is at step 1"
 
 
 def test_so_does_every_beginning_of_it() -> None:

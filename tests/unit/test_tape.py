@@ -126,7 +126,7 @@ def test_seconds_are_exact_to_the_nanosecond_after_a_month() -> None:
         ('name = "x"\nlearners = "a"', "learners is 'a'; it must be a list of names"),
         ('name = "x"', "learners is missing; add it"),
         ('learners = ["a"]', "name is missing; add it"),
-        ('name = "x"\nlearner = ["a"]', "'learner' is not a field there; choose from name, about, learners, end_s"),
+        ('name = "x"\nlearner = ["a"]', "is not a field there; choose from name, about, learners, end_s, action"),
         ('name = "x"\nlearners = ["a"]\nend_ns = 1', "'end_ns' is not a field there; choose from name, about, "),
         ('name = "x"\nlearners = ["a"]\nend_s = nan', "end_s is NaN; it must be a number of seconds from 0 to "),
         ('name = "x"\nlearners = ["a"]\nschema = 2', "schema is 2 but this version reads schema 1; check that "),
@@ -149,8 +149,11 @@ def test_a_wrong_header_in_toml_is_named(header: str, sentence: str) -> None:
         ('at_s = 1\ntarget = "a"', "do is None; choose one of kill, stop, continue, restart, slow, cut, heal, "),
         ('at_s = 1\ndo = "explode"\ntarget = "a"', "do is 'explode'; choose one of kill, stop, "),
         ('at_s = 1\ndo = ["kill"]\ntarget = "a"', "do is ['kill']; choose one of kill, "),
-        ('at_ns = 1\ndo = "kill"\ntarget = "a"', "'at_ns' is not a field there; choose from at_s, target"),
-        ('at_s = 1\ndo = "kill"\ntarget = "a"\nfactor = 2', "'factor' is not a field there; choose from at_s, target"),
+        ('at_ns = 1\ndo = "kill"\ntarget = "a"', "'at_ns' is not a field there; choose from at_s, target, do"),
+        (
+            'at_s = 1\ndo = "kill"\ntarget = "a"\nfactor = 2',
+            "'factor' is not a field there; choose from at_s, target, do",
+        ),
         ('at_s = -1\ndo = "kill"\ntarget = "a"', "at_s is -1; it must be a number of seconds from 0 to "),
         ('at_s = inf\ndo = "kill"\ntarget = "a"', "at_s is Infinity; it must be a number of seconds from 0 to "),
         ('at_s = 5e9\ndo = "kill"\ntarget = "a"', "at_s is 5E+9; it must be a number of seconds from 0 to "),
@@ -174,7 +177,10 @@ def test_a_wrong_action_in_toml_is_named_by_its_number(action: str, sentence: st
         ("", "night.jsonl, line 1 is not JSON ("),
         ('{"name":"x","learners":["a"]}', "night.jsonl, line 1: schema is None but this version reads schema 1; "),
         ("[1]", "night.jsonl, line 1 is [1]; write fields there, each with its name"),
-        ('{"schema":1,"run":"x"}', "night.jsonl, line 1: 'run' is not a field there; choose from name, about, "),
+        (
+            '{"schema":1,"run":"x"}',
+            "night.jsonl, line 1: 'run' is not a field there; choose from name, about, learners, end_ns, schema",
+        ),
         ('{"schema":1,"name":"x","learners":["a"]}\n\n', "night.jsonl, line 2 is not JSON ("),
         ('{"schema":1,"name":"x","learners":["a"]}\n{"do":"kill"', "night.jsonl, line 2 is not JSON ("),
         (
@@ -183,7 +189,7 @@ def test_a_wrong_action_in_toml_is_named_by_its_number(action: str, sentence: st
         ),
         (
             '{"schema":1,"name":"x","learners":["a"]}\n{"do":"kill","at_s":1,"target":"a"}',
-            "night.jsonl, line 2: 'at_s' is not a field there; choose from at_ns, target",
+            "night.jsonl, line 2: 'at_s' is not a field there; choose from at_ns, target, do",
         ),
     ],
 )
@@ -208,6 +214,28 @@ def test_what_is_wrong_is_shown_in_short() -> None:
     assert "end_s is too large to show" in complaint_about(
         f'name = "x"\nlearners = ["a"]\nend_s = 0x{"f" * 9999}', "toml"
     )
+
+
+def test_a_story_is_told_from_a_tape_and_how_to_play_it() -> None:
+    text = 'name = "x"\nlearners = ["a"]\n[story]\nseed = 1\nstep_ns = { a = 1 }'
+    assert complaint_about(text, "toml") == (
+        "night.toml is a story, which has settings of its own beside its tape; "
+        "play it with unlockstep simulate swarm --story night.toml"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "ending"),
+    [
+        ("on_crash", "; did you mean one_crash?"),
+        ("swizzel", "; did you mean swizzle?"),
+        ("42", "; choose one of these"),
+    ],
+)
+def test_a_shipped_tape_that_is_misspelt_is_guessed(name: str, ending: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        tape.read(name)
+    assert str(caught.value).endswith(ending)
 
 
 def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:

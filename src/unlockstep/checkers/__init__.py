@@ -13,6 +13,7 @@ from typing import Any, get_args
 from unlockstep.checkers.books import Contributions, Memory, Staleness, Tokens, Weights, imbalances
 from unlockstep.checkers.history import History
 from unlockstep.checkers.liveness import Joining, Progress, TakingPart
+from unlockstep.checkers.members import Leases, Members, Steps, Strikes
 from unlockstep.checkers.rule import Allowance, Checker, Violation
 from unlockstep.checkers.safety import (
     Adoption,
@@ -34,6 +35,10 @@ __all__ = ["LIVENESS", "RULES", "SAFETY", "Allowance", "Checkers", "Violation", 
 _SAFETY: tuple[type[Checker], ...] = (
     Time,
     Incarnations,
+    Leases,
+    Strikes,
+    Members,
+    Steps,
     Rotation,
     Opening,
     Rounds,

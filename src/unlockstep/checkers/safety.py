@@ -6,6 +6,7 @@ The rules that ask for progress are in ``liveness``, the rules of the books in `
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 
 from unlockstep.checkers.rule import Checker, Reactions
@@ -150,8 +151,8 @@ class Opening(Checker):
         """Since when a round should have been opened."""
         self._clocks: dict[str, tuple[int, int]] = {}
         """Learner -> incarnation and clock of its latest report."""
-        self._clock_highest = 0
-        """That anybody has reported."""
+        self._highest: dict[str, int] = {}
+        """Learner -> the highest clock it has reported."""
 
     def before(self) -> Reactions:
         return {
@@ -173,8 +174,8 @@ class Opening(Checker):
         if event.incarnation == incarnation and event.clock < clock:
             self.find(f"the clock of {event.learner} goes back from {clock} to {event.clock}")
         self._clocks[event.learner] = event.incarnation, event.clock
-        if event.clock > self._clock_highest:
-            self._clock_highest = event.clock
+        if event.clock > self._highest.get(event.learner, 0):
+            self._highest[event.learner] = event.clock
 
     def _opened(self, event: RoundOpened) -> None:
         self._look_at_clock(f"round {event.round} opens", event.clock)
@@ -193,8 +194,12 @@ class Opening(Checker):
         history = self.history
         if clock < history.clock:
             self.find(f"{what} at step {clock}, but the clock is at {history.clock}")
-        elif clock > self._clock_highest and history.life == 0:
-            self.find(f"{what} at step {clock}, which nobody has reached")
+        elif history.life == 0 and clock > 0 and self._reached(clock) < self.options.quorum:
+            self.find(f"{what} at step {clock}, which fewer than {self.options.quorum} have reached")
+
+    def _reached(self, clock: int) -> int:
+        """How many learners have ever reported a clock as high as this."""
+        return sum(highest >= clock for highest in self._highest.values())
 
     def _look(self, event: object) -> None:
         history, due = self.history, self._due
@@ -301,9 +306,9 @@ class Rounds(Checker):
 
 class Window(Checker):
     """A round stays open until its quorum is in and then for its grace window at most, which is never longer than
-    ``grace_cap_steps`` of the longest inner step reported. The rounds of the end wait for everyone they have asked:
-    learners have a lease and two steps to report their last, and then another lease to hand over. A host may call
-    ``allowance.timer_ns`` late."""
+    ``grace_cap_steps``, or gamma times tau, of the longest inner step reported. The rounds of the end wait for everyone
+    they have asked: learners have a lease and two steps to report their last, and then another lease to hand over. A
+    host may call ``allowance.timer_ns`` late."""
 
     name = "window"
     meaning = "no round stays open past its quorum and its grace window"
@@ -333,7 +338,9 @@ class Window(Checker):
             self.find(f"round {event.round} stayed open {seconds(event.open_ns - limit_ns)} past its limit")
 
     def _grace_ns_max(self) -> int:
-        return int(self.options.grace_cap_steps * self.history.step_ns)
+        options = self.options
+        steps = min(options.grace_cap_steps, options.grace_factor * options.overlap_steps)
+        return int(steps * self.history.step_ns) + 1  # factors multiplied in another order may round otherwise
 
     def _last_ns(self) -> int:
         """When the last rounds are over."""
@@ -427,7 +434,7 @@ class Restart(Checker):
 
 class Adoption(Checker):
     """A learner adopts versions that were committed, with the digest they were committed with, and each process of it
-    only ever newer ones."""
+    only ever newer ones. With a version it takes over the clock that the syncer had when it committed it."""
 
     name = "adoption"
     meaning = "what a learner adopts is what the syncer committed, and never an older version than before"
@@ -435,12 +442,33 @@ class Adoption(Checker):
     def begin(self) -> None:
         self._newest: dict[tuple[str, int], int] = {}
         """(learner, fragment) -> the version its process has adopted last."""
+        self._committed_at: OrderedDict[tuple[int, int], int] = OrderedDict()
+        """(fragment, version) -> the syncer's clock at the commit, at least, of the newest ones."""
+        self._clock: dict[str, int] = {}
+        """Learner -> what its clock must have reached."""
 
     def before(self) -> Reactions:
-        return {FragmentAdopted: self._adopted, LearnerJoined: self._joined}
+        return {
+            FragmentCommitted: self._committed,
+            FragmentAdopted: self._adopted,
+            StepReported: self._stepped,
+            LearnerJoined: self._joined,
+        }
+
+    def _committed(self, event: FragmentCommitted) -> None:
+        self._committed_at[event.fragment, event.version] = self.history.clock
+        if len(self._committed_at) > self.options.fragments * self.options.closed_rounds_max:
+            self._committed_at.popitem(last=False)
+
+    def _stepped(self, event: StepReported) -> None:
+        reached = self._clock.get(event.learner, 0)
+        if event.clock < reached:
+            what = f"and has adopted what was committed at step {reached}"
+            self.find(f"the clock of {event.learner} is at step {event.clock}, {what}")
 
     def _joined(self, event: LearnerJoined) -> None:
         if not event.resumed:
+            self._clock.pop(event.learner, None)
             for fragment in range(self.options.fragments):
                 self._newest.pop((event.learner, fragment), None)
 
@@ -465,6 +493,8 @@ class Adoption(Checker):
         if version <= before:
             self.find(f"{event.learner} adopts version {version} of fragment {fragment} after version {before}")
         self._newest[key] = version
+        committed_at = self._committed_at.get((fragment, version), 0)
+        self._clock[event.learner] = max(self._clock.get(event.learner, 0), committed_at)
 
 
 def _kind(event: object) -> str:

@@ -51,19 +51,26 @@ Seed = Annotated[int, typer.Option(help="Of the simulation: the same seed gives 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 Rigid = Annotated[bool | None, typer.Option("--rigid/--elastic", help="Without elasticity: every failure restarts.")]
-Notice = Annotated[float | None, typer.Option(help="Training between a chip's failure and its notice.")]
-Downscale = Annotated[float | None, typer.Option(help="Stall of a learner that loses a slice.")]
-Upscale = Annotated[float | None, typer.Option(help="Stall of a learner that takes slices back.")]
-MergeWait = Annotated[float | None, typer.Option(help="How long a returned slice waits for another reconfiguration.")]
-Return = Annotated[float | None, typer.Option(help="Mean time until a failed slice is back.")]
-ReturnShape = Annotated[float | None, typer.Option(help="Shape of the Weibull law of returns.")]
-ReturnPower = Annotated[float | None, typer.Option(help="Exponent of that law.")]
-Restart = Annotated[float | None, typer.Option(help="Rigid: stall until it runs again.")]
-Checkpoint = Annotated[float | None, typer.Option(help="Rigid: stall for each checkpoint.")]
-CheckpointInterval = Annotated[float | None, typer.Option(help="Rigid: time between them; 0: the optimum.")]
-Spares = Annotated[int | None, typer.Option(help="Rigid: slices kept idle as replacements.")]
-Swap = Annotated[float | None, typer.Option(help="Rigid: stall while a spare takes over.")]
-SpeedSpread = Annotated[float | None, typer.Option(help="Coefficient of variation of the chips' speeds.")]
+
+
+def _seconds(what: str, default: int) -> Any:
+    """The default is that of ``Fleet``, which would load NumPy for a mere ``--help``."""
+    return typer.Option(help=f"{what} [default: {default}]")
+
+
+Notice = Annotated[float | None, _seconds("Training between a chip's failure and its notice, seconds.", 2)]
+Downscale = Annotated[float | None, _seconds("Elastic: stall of a learner that loses a slice.", 22)]
+Upscale = Annotated[float | None, _seconds("Elastic: stall of a learner that takes slices back.", 12)]
+MergeWait = Annotated[float | None, _seconds("Elastic: a returned slice waits so long for another stall to join.", 90)]
+Return = Annotated[float | None, _seconds("Mean time until a failed slice is back.", 300)]
+ReturnShape = Annotated[float | None, typer.Option(help="Shape of the Weibull law of returns. [default: 1.5]")]
+ReturnPower = Annotated[float | None, typer.Option(help="Exponent of that law. [default: 1]")]
+Restart = Annotated[float | None, _seconds("Rigid: stall until it runs again.", 81)]
+Checkpoint = Annotated[float | None, _seconds("Rigid: stall for each checkpoint.", 0)]
+CheckpointInterval = Annotated[float | None, _seconds("Rigid: time between them; 0: the optimum.", 0)]
+Spares = Annotated[int | None, typer.Option(help="Rigid: slices kept idle as replacements. [default: 0]")]
+Swap = Annotated[float | None, _seconds("Rigid: stall while a spare takes over.", 30)]
+SpeedSpread = Annotated[float | None, typer.Option(help="Coefficient of variation of the chips' speeds. [default: 0]")]
 
 Table = Annotated[str | None, typer.Option(help="paper: the 30 cells of the paper's table, beside its own.")]
 Sweeps = Annotated[
@@ -163,6 +170,17 @@ def bandwidth(
         simulate_tables.show(*simulate_tables.bandwidth_view(workload, rows, beside))
 
 
+AdviseLearners = Annotated[
+    str | None,
+    typer.Option(
+        metavar="M[,M...]",
+        help="Choose among these numbers of learners alone; one fixes it, as where every site is a learner. "
+        "[default: 2, 4, 8, ... up to --learners-max, and the learners of --config]",
+    ),
+]
+LearnersMax = Annotated[int | None, typer.Option(help="Largest M to consider without --learners. [default: 16]")]
+
+
 @simulate.command()
 def advise(
     context: typer.Context,
@@ -170,6 +188,7 @@ def advise(
     step_s: StepS,
     link_gbit: Annotated[float, typer.Option(help="Gbit/s each way between a learner and the syncer.")],
     chips: Chips = None,
+    learners: AdviseLearners = None,
     mtbi_years: MtbiYears = None,
     interruption_s: MtbiS = None,
     slice_chips: SliceChips = None,
@@ -181,7 +200,7 @@ def advise(
     round_trip_s: Annotated[float, typer.Option(help="Between a learner and the syncer.")] = 0.05,
     tensors: Annotated[int, typer.Option(help="Tensors of the model: at most so many fragments.")] = 256,
     tokens_per_step: Annotated[int, _whole("--tokens-per-step", what="Of all learners together; 0: unknown.")] = 0,
-    learners_max: Annotated[int, typer.Option(help="Largest M to consider.")] = 16,
+    learners_max: LearnersMax = None,
     failures: Failures = 30_000,
     seed: Seed = 0,
     as_json: Json = False,
@@ -191,9 +210,11 @@ def advise(
     from unlockstep.cli.output import print_json
     from unlockstep.sim import advise as adviser
 
-    found = simulate_fleet.settings(config, context.params)
+    flags = {name: context.params[name] for name in ("chips", "mtbi_years", "interruption_s", "slice_chips")}
+    fleet, counts = simulate_fleet.advised(simulate_fleet.settings(config, flags), learners, learners_max)
     question = adviser.Question(
-        fleet=simulate_fleet.fleet({**found, "learners": 1}),
+        fleet=fleet,
+        learners=counts,
         params=params,
         step_s=step_s,
         link_gbit=link_gbit,
@@ -202,13 +223,12 @@ def advise(
         round_trip_s=round_trip_s,
         tensors=tensors,
         tokens_per_step=tokens_per_step,
-        learners_max=learners_max,
     )
     advice = adviser.advise(question, failures=failures, seed=seed)
     if as_json:
         print_json(simulate_tables.advice_record(question, advice))
     else:
-        simulate_tables.show(*simulate_tables.advice_view(advice))
+        simulate_tables.show(*simulate_tables.advice_view(question, advice))
 
 
 # Commands of other modules are registered here: simulate.command()(function).

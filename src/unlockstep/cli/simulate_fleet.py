@@ -1,7 +1,8 @@
 """From flags, a file and sweeps to the fleets of ``unlockstep simulate``.
 
-Decides how settings of a fleet are written and what wins: defaults, the file (TOML, its keys are the fields of
-``Fleet``), flags, the sweep. What a field means, and which values it takes, is ``sim.fleet``.
+Decides how settings of a fleet are written, what wins (defaults, the file, flags, the sweep), and which of them make no
+sense together. The file is TOML; its keys are the fields of ``Fleet``. What a field means, and which values it takes,
+is ``sim.fleet``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Any
 import msgspec
 
 from unlockstep.core.errors import ConfigError, UsageError
-from unlockstep.sim.fleet import YEAR_S, Fleet
+from unlockstep.sim.advise import LEARNERS_MAX, powers_of_two
+from unlockstep.sim.fleet import ELASTIC_ONLY, RIGID_ONLY, YEAR_S, Fleet
 
 POINTS_MAX = 1000
 """Fleets in one sweep."""
@@ -49,7 +51,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _SPELLINGS = {"mtbi_years": ("interruption_s", YEAR_S), "mtbi_s": ("interruption_s", 1), "slice": ("slice_chips", 1)}
-"""Names that flags have and fields do not: the field, and its units in one of theirs."""
+"""Names that flags have and fields do not: the field, and its units in one of theirs. A file may use both."""
 
 
 def settings(file: Path | None, flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,7 +62,7 @@ def settings(file: Path | None, flags: Mapping[str, Any]) -> dict[str, Any]:
         flags: by the names of Fleet's fields, beside ``rigid`` and ``mtbi_years``; None: not given.
 
     Raises:
-        UsageError: an unreadable file, an unknown field, or flags that contradict each other.
+        UsageError: an unreadable file, or settings that contradict each other. ConfigError: a value of the wrong type.
     """
     given = {name: value for name, value in flags.items() if name in FIELDS and value is not None}
     years = flags.get("mtbi_years")
@@ -68,14 +70,101 @@ def settings(file: Path | None, flags: Mapping[str, Any]) -> dict[str, Any]:
         if "interruption_s" in given:
             raise UsageError("--mtbi-years and --mtbi-s say the same in two units; give one of them")
         given["interruption_s"] = years * YEAR_S
-    found = {**({} if file is None else _read(file)), **given}
+    found = {**({} if file is None else _by_field(_read(file))), **given}
     rigid = flags.get("rigid")
-    if rigid and found.setdefault("learners", 1) != 1:
-        raise UsageError(
-            f"--rigid is the baseline of one learner, but learners is {found['learners']}; drop one of the two, or set "
-            "elastic = false in a --config file"
-        )
+    if rigid:
+        _require_one_learner(found.setdefault("learners", 1))
     return found if rigid is None else {**found, "elastic": not rigid}
+
+
+def _by_field(written: Mapping[str, Any]) -> dict[str, Any]:
+    """A file's settings, each under the name of its field and in that field's unit."""
+    found: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    for name, value in written.items():
+        field, units = _SPELLINGS.get(name, (name, 1))
+        if field in names:
+            raise UsageError(f"--config has {names[field]} and {name}, which say the same; give one of them")
+        if name in _SPELLINGS:
+            _require_kind(name, value, FIELDS[field].type)
+        names[field], found[field] = name, value if units == 1 else value * units
+    return found
+
+
+def _require_one_learner(learners: Any) -> None:
+    if learners != 1:
+        raise UsageError(
+            f"--rigid is the baseline of one learner, but learners is {learners}; add --learners 1, or drop --rigid "
+            "and set elastic = false in a --config file"
+        )
+
+
+def check_use(found: Mapping[str, Any], flags: Mapping[str, Any], sweeps: Sequence[Sweep]) -> None:
+    """Refuse a flag or a sweep that would be ignored, or that gives the baseline of ``--rigid`` more learners.
+
+    Args:
+        found: ``settings`` of the same flags.
+        flags: as there.
+        sweeps: what takes several values; empty for a single fleet.
+
+    Raises:
+        UsageError: the sentence says what would make use of it.
+    """
+    for sweep in sweeps:
+        if flags.get("rigid") and sweep.field == "learners":
+            for value in sweep.values:
+                _require_one_learner(value)
+    swept = [sweep.field for sweep in sweeps]
+    if "elastic" in swept:
+        return
+    elastic = found.get("elastic", True)
+    idle, kind, fix = (RIGID_ONLY, "rigid", "add --rigid") if elastic else (ELASTIC_ONLY, "elastic", "drop --rigid")
+    for name in idle:
+        if name in swept or flags.get(name) is not None:
+            written = f"--sweep {name}" if name in swept else f"--{name.replace('_', '-')}"
+            other = "an elastic" if elastic else "a rigid"
+            raise UsageError(f"{written} is for {kind} fleets and changes nothing for {other} one; drop it, or {fix}")
+
+
+def advised(found: Mapping[str, Any], learners: str | None, learners_max: int | None) -> tuple[Fleet, tuple[int, ...]]:
+    """What ``advise`` is asked about: chips that fail, whose M is open, and the M to choose among.
+
+    Args:
+        found: ``settings``; its ``learners`` is one of the M.
+        learners: M as written after ``--learners``: then no others count.
+        learners_max: largest power of two to consider; None: the adviser's own.
+
+    Raises:
+        UsageError: ``elastic`` is false, or both limits are given. ConfigError: as ``fleet``.
+    """
+    for name in ("learners", "elastic"):
+        if name in found:
+            _require_kind(name, found[name], FIELDS[name].type)
+    if found.get("elastic") is False:
+        raise UsageError(
+            "elastic is false, but advice is for learners that go on without the slices they have lost; drop it, "
+            "since the rigid baseline is compared anyway"
+        )
+    # Spares are the baseline's, and only a fleet that is rigid may have them.
+    asked = fleet({**found, "learners": 1, "elastic": not found.get("spares")})
+    if learners is None:
+        usual = powers_of_two(asked, LEARNERS_MAX if learners_max is None else learners_max)
+        return asked, tuple(sorted({*usual, found.get("learners", 1)} - {1}))
+    if learners_max is not None:
+        raise UsageError("--learners already says which M to choose among; drop --learners-max")
+    return asked, parse_learners(learners)
+
+
+def parse_learners(text: str) -> tuple[int, ...]:
+    """``--learners 5`` or ``--learners 4,5,8``, ascending, each once.
+
+    Raises:
+        UsageError: something else than whole numbers with commas between them.
+    """
+    entries = [entry.strip() for entry in text.split(",")]
+    if not all(entry.isdecimal() and len(entry) < 10 for entry in entries):
+        raise UsageError(f"--learners is {text!r}; write one M, or several as 4,5,8")
+    return tuple(sorted({int(entry) for entry in entries}))
 
 
 def fleet(found: Mapping[str, Any]) -> Fleet:
@@ -86,9 +175,9 @@ def fleet(found: Mapping[str, Any]) -> Fleet:
     """
     for name, value in found.items():
         if name not in FIELDS:
-            raise ConfigError(f"{name} is not a setting of a fleet; {suggest(name, FIELDS)}")
-        if not _fits(value, FIELDS[name].type):
-            raise ConfigError(f"{name} is {value!r}; it must be {_KINDS[FIELDS[name].type]}")
+            fix = "write elastic = false" if name == "rigid" else suggest(name, FIELDS)
+            raise ConfigError(f"{name} is not a setting of a fleet; {fix}")
+        _require_kind(name, value, FIELDS[name].type)
     if "chips" not in found:
         raise ConfigError("chips is missing; say how many there are with --chips, or as chips = NUMBER in --config")
     return msgspec.convert(dict(found), Fleet)
@@ -123,7 +212,8 @@ def parse_sweep(text: str) -> Sweep:
     if not equals:
         raise UsageError(f"--sweep is {text!r}; write FIELD=a,b,c or FIELD=start:stop:count")
     if name not in (known := [*FIELDS, *_SPELLINGS]):
-        raise UsageError(f"--sweep names {name!r}, which is not a setting of a fleet; {suggest(name, known)}")
+        fix = "sweep elastic=true,false" if name == "rigid" else suggest(name, known)
+        raise UsageError(f"--sweep names {name!r}, which is not a setting of a fleet; {fix}")
     kind: Any = FIELDS[Sweep(name=name, values=()).field].type
     if ":" in listing:
         return Sweep(name=name, values=_spaced(name, kind, listing))
@@ -181,9 +271,8 @@ def _read(file: Path) -> dict[str, Any]:
         raise UsageError(f"--config is {file}, which cannot be read ({error}); check that it is a file") from None
 
 
-def _fits(value: object, kind: Any) -> bool:
+def _require_kind(name: str, value: object, kind: Any) -> None:
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError:
-        return False
-    return True
+        raise ConfigError(f"{name} is {value!r}; it must be {_KINDS[kind]}") from None

@@ -17,7 +17,7 @@ import msgspec
 
 from unlockstep import tape as tapes
 from unlockstep.cli import goodput_figure, simulate_fleet, simulate_tables
-from unlockstep.cli.goodput_figure import Line, Point
+from unlockstep.cli.goodput_figure import Figure, Line, Point
 from unlockstep.cli.output import print_json, wide_console
 from unlockstep.cli.simulate_fleet import Sweep
 from unlockstep.core.errors import ConfigError, UsageError
@@ -89,18 +89,29 @@ def _estimates(request: Request, fleets: Sequence[Fleet]) -> list[Estimate]:
 
 
 def _one(request: Request) -> None:
-    fleet = simulate_fleet.fleet(simulate_fleet.settings(request.config, request.flags))
+    settings = simulate_fleet.settings(request.config, request.flags)
+    if request.plot is None:  # The figure shows both kinds: no setting is idle.
+        simulate_fleet.check_use(settings, request.flags, ())
+    fleet = simulate_fleet.fleet(settings)
     (found,) = _estimates(request, [fleet])
     story = None if request.duration_s is None else fleet_tape(fleet, duration_s=request.duration_s, seed=request.seed)
     if request.plot is not None:
-        lines = _around(request, fleet)
-        goodput_figure.write(request.plot, lines, x_label="chips", x_log=True, collapse=True)
+        figure = Figure(
+            title=simulate_tables.describe(fleet),
+            lines=tuple(_around(request, fleet)),
+            x_label="chips",
+            x_log=True,
+            collapse=True,
+            asked=_point(fleet.chips, fleet, found),
+        )
+        goodput_figure.write(request.plot, figure)
     if request.tape is not None and story is not None:
         tapes.write(story, request.tape)
     if request.as_json:
         print_json(simulate_tables.estimate_record(fleet, found))
     else:
-        simulate_tables.show(*simulate_tables.estimate_view(fleet, found))
+        view = simulate_tables.estimate_view(fleet, found, compared=request.plot is not None)
+        simulate_tables.show(*view)
     _say_written(request)
 
 
@@ -157,34 +168,36 @@ def _published(fleet: Fleet) -> float | None:
 def _sweep(request: Request) -> None:
     sweeps = [simulate_fleet.parse_sweep(text) for text in request.sweeps]
     found = simulate_fleet.settings(request.config, request.flags)
+    simulate_fleet.check_use(found, request.flags, sweeps)
     fleets = simulate_fleet.grid(found, sweeps)
     estimates = _estimates(request, fleets)
     if request.plot is not None:
-        _draw_sweep(request.plot, sweeps, fleets, estimates)
+        goodput_figure.write(request.plot, _sweep_figure(sweeps, fleets, estimates))
     if request.as_json:
         points = [simulate_tables.estimate_record(*pair) for pair in zip(fleets, estimates, strict=True)]
         print_json({"sweep": [sweep.field for sweep in sweeps], "points": points})
     else:
-        simulate_tables.show(*simulate_tables.sweep_view(sweeps, estimates))
+        simulate_tables.show(*simulate_tables.sweep_view(sweeps, fleets, estimates))
     _say_written(request)
 
 
-def _draw_sweep(path: Path, sweeps: Sequence[Sweep], fleets: Sequence[Fleet], estimates: Sequence[Estimate]) -> None:
+def _sweep_figure(sweeps: Sequence[Sweep], fleets: Sequence[Fleet], estimates: Sequence[Estimate]) -> Figure:
     """The first parameter along the axis, one line per value of the second."""
     first, fields = sweeps[0], {sweep.field for sweep in sweeps}
     others = sweeps[1].values if len(sweeps) > 1 else (None,)
     drawn = list(zip(itertools.product(first.values, others), fleets, estimates, strict=True))
-    lines = [
+    lines = tuple(
         Line(
             label="goodput" if other is None else f"{sweeps[1].name} = {simulate_tables.plain(other)}",
             points=tuple(_point(float(x), fleet, found) for (x, second), fleet, found in drawn if second == other),
             baseline=other is False,
         )
         for other in others
-    ]
+    )
     log = min(first.values) > 0 and max(first.values) / min(first.values) > 4
     collapse = fields <= {"chips", "learners"} and all(fleet.elastic for fleet in fleets)
-    goodput_figure.write(path, lines, x_label=first.name, x_log=log, collapse=collapse)
+    title = simulate_tables.describe(fleets[0], swept=tuple(fields))
+    return Figure(title=title, lines=lines, x_label=first.name, x_log=log, collapse=collapse)
 
 
 # ---------------------------------------------------------------------------------------------------- paper's table
@@ -195,8 +208,15 @@ def _paper(request: Request) -> None:
     estimates = _estimates(request, fleets)
     comparison = paper_table.compare(estimates)
     if request.plot is not None:
-        lines = _by_kind(fleets, estimates)
-        goodput_figure.write(request.plot, lines, x_label="chips", x_log=True, collapse=True)
+        figure = Figure(
+            title="Goodput of the paper's 30 fleets",
+            lines=tuple(_by_kind(fleets, estimates)),
+            x_label="chips",
+            x_log=True,
+            collapse=True,
+            from_zero=True,
+        )
+        goodput_figure.write(request.plot, figure)
     if request.as_json:
         print_json(simulate_tables.paper_record(comparison))
     else:

@@ -10,10 +10,13 @@ import functools
 import multiprocessing
 import os
 import signal
+import threading
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,8 +25,8 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from unlockstep.config import RunConfig
     from unlockstep.core.events import Event
-    from unlockstep.runlog import RunLogWriter
     from unlockstep.sim.cargo import Freight
     from unlockstep.sim.story import Story
     from unlockstep.sim.swarm import Outcome
@@ -32,37 +35,75 @@ if TYPE_CHECKING:
 SEEDS_PER_JOB_MIN = 50
 """Fewer are not worth a process of their own."""
 
+SEEDS_AT_ONCE = 8
+"""Given to a process together."""
+
+SEED_MAX = 10**15
+"""Any seed is below, so that numbers made of it are ordinary ones."""
+
 CANARY_SEEDS = 200
 """Within so many seeds every canary must be caught."""
+
+HOPELESS_SAID = (
+    "hopeless: nothing broke, but too few sound learners were left to demand progress of; only safety was checked"
+)
 
 
 def swarm(
     seeds: Annotated[int | None, typer.Option(help="How many stories. [default: 1000; for a canary 200]")] = None,
     first: Annotated[int, typer.Option(help="Seed of the first one.")] = 0,
     jobs: Annotated[int | None, typer.Option(help="Processes. [default: one for each core]")] = None,
-    seed: Annotated[int | None, typer.Option(help="Play this story alone.")] = None,
-    story: Annotated[Path | None, typer.Option(help="Play the story in this file alone.")] = None,
-    log: Annotated[Path | None, typer.Option(help="With --seed or --story: write its run log.")] = None,
-    canary: Annotated[
-        str | None, typer.Option(help="Break the core on purpose, by name or all: the swarm must catch it.")
+    seed: Annotated[int | None, typer.Option(help="Play the story of this seed alone.")] = None,
+    story: Annotated[
+        Path | None,
+        typer.Option(help="Play the story in this file alone: a tape with a table [story], as --out has them."),
     ] = None,
-    keep_going: Annotated[bool, typer.Option("--keep-going", help="Do not stop at the first failure.")] = False,
-    out: Annotated[Path, typer.Option(help="Folder for the stories that fail.")] = Path("."),
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --seed or --story: write run.jsonl and config.toml here, for unlockstep report; every further "
+            "life of the syncer has a folder life-2, life-3, ... in it. New or empty."
+        ),
+    ] = None,
+    canary: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Break the core on purpose, in the way of this name or, one after the other, in all: the swarm must "
+            "catch it. A wrong name lists those there are.",
+        ),
+    ] = None,
+    keep_going: Annotated[bool, typer.Option("--keep-going", help="Play all, even if one fails.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for the stories that fail, made small: seed-N.toml.")] = Path("."),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> int:
-    """Hunt for faults in the protocol: seeded stories of failures, each checked for safety and for progress."""
+    """Hunt for faults in the protocol: seeded stories of failures, each checked for safety and for progress.
+
+    A story is passed; hopeless, if nothing broke but too few sound learners were left to demand progress of; crash,
+    safety or liveness, if it fails; or out_of_resources, if it took too long to tell. Exit code: 0 if none fails, else
+    of the first failure: crash 10, safety 11, liveness 12; out_of_resources 13 if nothing is worse.
+    """
     from unlockstep.cli.output import wide_console
     from unlockstep.core.errors import UsageError
     from unlockstep.sim.canaries import CANARIES
     from unlockstep.sim.canaries import canary as find
 
     console = wide_console(stderr=as_json)
+    for name, value in (("--seed", seed), ("--first", first), ("--seeds", seeds)):
+        if value is not None and not 0 <= value <= SEED_MAX:
+            raise UsageError(f"{name} is {value}; it must be from 0 to {SEED_MAX}")
     if seed is not None or story is not None:
         if seed is not None and story is not None:
             raise UsageError(f"--seed {seed} and --story {story} are two stories; give one of them")
-        return _replay(_told(seed, story), canary, log, console, as_json)
-    if log is not None:
-        raise UsageError(f"--log {log} is given without a story; add --seed or --story")
+        name = f"seed {seed}" if story is None else f"story {story}"
+        for option, given in (("--seeds", seeds is not None), ("--jobs", jobs is not None), ("--first", first != 0)):
+            if given:
+                raise UsageError(f"{option} is for many stories, but {name} is one; leave it out")
+        if canary == "all":
+            raise UsageError(f"--canary all is for many stories, but {name} is one; name a canary")
+        return _replay(name, _told(seed, story), canary, run_dir, console, as_json)
+    if run_dir is not None:
+        raise UsageError(f"--run-dir {run_dir} is given without a story; add --seed or --story")
     if seeds is not None and seeds < 1:
         raise UsageError(f"--seeds is {seeds}; it must be at least 1")
     if jobs is not None and jobs < 1:
@@ -98,30 +139,52 @@ def exit_code(outcomes: Sequence[Outcome]) -> int:
     return exits.OUT_OF_RESOURCES if undecided else exits.DONE
 
 
-def _said(outcome: Outcome) -> str:
-    text = f"seed {outcome.seed}: {outcome.verdict.value}"
+def _said(outcome: Outcome, name: str = "") -> str:
+    text = f"{name or f'seed {outcome.seed}'}: {outcome.verdict.value}"
     if outcome.rule:
-        text += f", rule {outcome.rule}, at {outcome.at_ns / 1e9:.6g} s: {outcome.sentence}"
-    return text
+        text += f", rule {outcome.rule}, at {outcome.at_ns / 1e9:.6g} s"
+    return f"{text}: {outcome.sentence}" if outcome.sentence else text
 
 
 # ------------------------------------------------------------------------------------------------ one story
 
 
-def _replay(story: Story, canary: str | None, log: Path | None, console: Console, as_json: bool) -> int:
+def _replay(name: str, story: Story, canary: str | None, run_dir: Path | None, console: Console, as_json: bool) -> int:
+    import msgspec
+
+    from unlockstep.cli.life_folders import refuse_used, report_lines
     from unlockstep.cli.output import print_json
     from unlockstep.sim.swarm import play
 
-    with ExitStack() as stack:
-        record = None if log is None else stack.enter_context(_run_logs(log, story)).write
-        make_core, freight = _parts(canary)
-        outcome = play(story, make_core=make_core, freight=freight, record=record)
+    if run_dir is not None:
+        refuse_used(run_dir)
+    lives: defaultdict[int, list[Event]] = defaultdict(list)
+    make_core, freight = _parts(canary)
+    outcome = play(story, make_core=make_core, freight=freight, record=lambda life, events: lives[life].extend(events))
+    folders = [] if run_dir is None else _write(run_dir, story.config, lives)
     if as_json:
-        print_json(outcome)
+        print_json({"story": name, **msgspec.to_builtins(outcome), "run_folders": [str(folder) for folder in folders]})
     else:
-        console.print(_said(outcome), markup=False, soft_wrap=True)
-        console.print(f"{outcome.happenings} happenings, {outcome.commits} commits", markup=False, soft_wrap=True)
+        counts = f"{_counted(outcome.happenings, 'happening')}, {_counted(outcome.commits, 'commit')}"
+        for line in (_said(outcome, name), counts, *report_lines(folders)):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
     return exit_code([outcome])
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _write(run_dir: Path, config: RunConfig, lives: Mapping[int, Sequence[Event]]) -> list[Path]:
+    """Every life of the syncer in a folder of its own: all of them, or none."""
+    from unlockstep.cli.life_folders import life_folder
+    from unlockstep.cli.run_folder import new_run_log
+
+    folders = [life_folder(run_dir, life + 1) for life in range(max(lives, default=0) + 1)]
+    with ExitStack() as stack:
+        for life, folder in enumerate(folders):
+            stack.enter_context(new_run_log(folder, config)).write(lives.get(life, ()))
+    return folders
 
 
 def _parts(canary: str | None) -> tuple[MakeCore, Freight | None]:
@@ -133,34 +196,6 @@ def _parts(canary: str | None) -> tuple[MakeCore, Freight | None]:
         return production_core, None
     broken = find(canary)
     return broken.make_core, broken.freight
-
-
-class _RunLogs:
-    """One run log for each life of the syncer: ``FILE``, then with ``.life-2`` before its suffix, and so on."""
-
-    def __init__(self, path: Path, story: Story, stack: ExitStack) -> None:
-        self._path = path
-        self._story = story
-        self._stack = stack
-        self._logs: dict[int, RunLogWriter] = {}
-
-    def write(self, life: int, events: Sequence[Event]) -> None:
-        from unlockstep import config as run_config
-        from unlockstep.runlog import Header, RunLogWriter
-
-        if life not in self._logs:
-            path = self._path if life == 0 else self._path.with_suffix(f".life-{life + 1}{self._path.suffix}")
-            path.unlink(missing_ok=True)
-            config = self._story.config
-            header = Header(run=config.run.name, config_digest=run_config.digest(config))
-            self._logs[life] = self._stack.enter_context(RunLogWriter(path, header))
-        self._logs[life].write(events)
-
-
-@contextmanager
-def _run_logs(path: Path, story: Story) -> Iterator[_RunLogs]:
-    with ExitStack() as stack:
-        yield _RunLogs(path, story, stack)
 
 
 # ------------------------------------------------------------------------------------------------ canaries
@@ -179,7 +214,7 @@ def _try_canaries(names: Sequence[str], seeds: range, console: Console, as_json:
         about = f"canary {name} ({CANARIES[name].about})"
         if outcome is None:
             console.print(
-                f"{about} is NOT caught within {len(seeds)} seeds: the swarm is blind to it",
+                f"{about} is NOT caught within {_counted(len(seeds), 'seed')}: the swarm is blind to it",
                 markup=False,
                 soft_wrap=True,
             )
@@ -254,15 +289,19 @@ def _sum_up(
     interrupted: bool,
     console: Console,
 ) -> None:
+    from unlockstep.sim.swarm import Verdict
+
     counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
     each_ms = 1000 * lasted_s / max(1, len(outcomes))
     commits = sum(outcome.commits for outcome in outcomes)
     console.print(
-        f"{len(outcomes)} of {len(seeds)} stories played: {counts or 'none'}; {commits} commits in {lasted_s:.1f} s, "
-        f"{each_ms:.0f} ms a story",
+        f"{len(outcomes)} of {len(seeds)} stories played: {counts or 'none'}; "
+        f"{_counted(commits, 'commit')} in {lasted_s:.1f} s, {each_ms:.0f} ms a story",
         markup=False,
         soft_wrap=True,
     )
+    if any(outcome.verdict is Verdict.HOPELESS for outcome in outcomes):
+        console.print(HOPELESS_SAID, markup=False, soft_wrap=True)
     if interrupted:
         console.print(f"interrupted; go on with --first {seeds.start + len(outcomes)}", markup=False, soft_wrap=True)
 
@@ -275,12 +314,73 @@ def _outcomes(seeds: range, jobs: int) -> Iterator[Iterator[Outcome]]:
     if jobs == 1:
         yield map(play, seeds)
         return
-    pool = multiprocessing.get_context("spawn").Pool(jobs, signal.signal, (signal.SIGINT, signal.SIG_IGN))
+    before = signal.signal(signal.SIGTERM, _exit_in_order)
     try:
-        yield pool.imap(play, seeds, chunksize=8)
+        with closing(elsewhere(play, seeds, jobs)) as played:
+            yield played
     finally:
-        pool.terminate()
-        pool.join()
+        signal.signal(signal.SIGTERM, before)
+
+
+def _exit_in_order(number: int, frame: object) -> None:
+    """So that no process of ours is left behind, or complains."""
+    from unlockstep.cli import exits
+
+    raise SystemExit(exits.SIGNALLED + number)
+
+
+def elsewhere(play: Callable[[int], Outcome], seeds: range, jobs: int) -> Generator[Outcome, None, None]:
+    """``map(play, seeds)`` in so many processes, a few seeds ahead. When it is closed, they are ended.
+
+    Raises:
+        RunFailed: one of the processes is gone, killed by somebody.
+    """
+    from unlockstep.cli.exits import RunFailed
+
+    strangers = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _begin_process)
+    waiting: deque[Future[list[Outcome]]] = deque()
+    number = 0
+
+    def in_order() -> Iterator[list[Outcome]]:
+        for start in range(0, len(seeds), SEEDS_AT_ONCE):
+            waiting.append(pool.submit(_play_some, play, seeds[start : start + SEEDS_AT_ONCE]))
+            if len(waiting) > 2 * jobs:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+    try:
+        for some in in_order():
+            yield from some
+            number += len(some)
+    except BrokenProcessPool:
+        raise RunFailed(
+            f"a process that played stories is gone, killed by somebody or for want of memory, after {number} of "
+            f"{len(seeds)} stories; go on with --first {seeds.start + number}, or fewer --jobs"
+        ) from None
+    finally:
+        for child in multiprocessing.active_children():
+            if child not in strangers:
+                child.terminate()
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin_process() -> None:
+    """Ctrl-C is for the process that has started this one; without that one, nobody waits for what is played here."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "begun by another process"
+    parent.join()
+    os._exit(1)
+
+
+def _play_some(play: Callable[[int], Outcome], seeds: range) -> list[Outcome]:
+    return [play(seed) for seed in seeds]
 
 
 def save(outcome: Outcome, out: Path, console: Console, canary: str | None = None) -> str:

@@ -6,7 +6,9 @@ Decides the columns, their digits and the sentence below. The numbers come from 
 
 from __future__ import annotations
 
+import itertools
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 from unlockstep.cli.output import wide_console
-from unlockstep.cli.simulate_fleet import Sweep
+from unlockstep.cli.simulate_fleet import FIELDS, Sweep
+from unlockstep.core.ids import NANOSECONDS_PER_SECOND
+from unlockstep.report.summary import duration
 from unlockstep.sim.advise import Advice, Choice, Question, Setting
 from unlockstep.sim.bandwidth import (
     BLOCK_ELEMENTS,
@@ -29,7 +33,7 @@ from unlockstep.sim.bandwidth import (
     WireFormat,
     Workload,
 )
-from unlockstep.sim.fleet import YEAR_S, Fleet
+from unlockstep.sim.fleet import ELASTIC_ONLY, YEAR_S, Fleet, counted
 from unlockstep.sim.goodput import Estimate, Interval
 from unlockstep.sim.paper_table import CHIPS, ROWS, Comparison
 
@@ -41,7 +45,7 @@ MEASURES = {
 
 
 def _table(*columns: str, title: str | None = None, left: int = 1, gap: int = 2) -> Table:
-    """A table whose first ``left`` columns are text and the others numbers."""
+    """A table whose first ``left`` columns are text and the others numbers. A heading may have two lines."""
     table = Table(
         box=None, pad_edge=False, padding=(0, gap, 0, 0), title=title, title_justify="left", title_style="bold"
     )
@@ -58,7 +62,8 @@ def show(*parts: Text | Table) -> None:
         if isinstance(part, Table):
             for column in part.columns:
                 if column.no_wrap:
-                    column.min_width = max(cell_len(str(cell)) for cell in (column.header, *column.cells))
+                    lines = "\n".join(map(str, (column.header, *column.cells))).splitlines()
+                    column.min_width = max(map(cell_len, lines))
         console.print(part, crop=False)
 
 
@@ -94,8 +99,8 @@ def estimate_record(fleet: Fleet, estimate: Estimate) -> dict[str, Any]:
     }
 
 
-def estimate_view(fleet: Fleet, estimate: Estimate) -> Sequence[Text | Table]:
-    """One fleet: the three measures, and what the first amounts to."""
+def estimate_view(fleet: Fleet, estimate: Estimate, *, compared: bool = False) -> Sequence[Text | Table]:
+    """One fleet: the three measures, and what the first amounts to. ``compared``: beside fleets of the other kind."""
     table = _table("", "", "95 % interval", "", title=describe(fleet))
     table.columns[3].justify, table.columns[3].no_wrap = "left", False
     for name, meaning in MEASURES.items():
@@ -103,18 +108,66 @@ def estimate_view(fleet: Fleet, estimate: Estimate) -> Sequence[Text | Table]:
         table.add_row(name, percent(interval.value), _between(interval), meaning)
     lost = (1 - estimate.goodput.value) * fleet.chips
     text = (
-        f"A failure somewhere every {fleet.failure_s:.3g} s: it is as if {_rounded(lost)} of the {fleet.chips:,} chips "
-        f"never trained. ({estimate.failures:,} failures simulated, {estimate.simulated_s / 86_400:.3g} days.)"
+        f"A failure somewhere every {span(fleet.failure_s)}: it is as if {_rounded(lost)} of "
+        f"{counted(fleet.chips, 'chip')} never trained. ({counted(estimate.failures, 'failure')} simulated, in "
+        f"{span(estimate.simulated_s)}.)"
     )
-    return table, Text(), Text(text)
+    return table, Text(), Text(text), Text(assumed(_both_kinds(fleet) if compared else [fleet]))
 
 
-def describe(fleet: Fleet) -> str:
-    """A fleet in one line."""
-    spares = f", {fleet.spares} spare slices" if fleet.spares else ""
+def span(seconds: float) -> str:
+    """``26 min 20 s``; days from two of them on, years from two of those."""
+    if seconds >= 2 * YEAR_S:
+        return f"{seconds / YEAR_S:,.1f} years"
+    if seconds >= 2 * 86_400:
+        return f"{seconds / 86_400:,.0f} days"
+    return duration(round(seconds * NANOSECONDS_PER_SECOND))
+
+
+def assumed(fleets: Sequence[Fleet], swept: Sequence[str] = (), *, toml: bool = False) -> str:
+    """Which stalls the numbers rest on, that they are nobody's hardware, and what sets them.
+
+    Args:
+        fleets: that the numbers are about; but for their kinds and the fields ``swept`` they have the same settings.
+        swept: fields whose values are shown anyway.
+        toml: name them as the fields of a file, where there are no flags for them.
+    """
+    kinds = {fleet.elastic for fleet in fleets}
+    names = ["notice_s"]
+    if True in kinds:
+        names += [*ELASTIC_ONLY, "return_s"]
+    if False in kinds:
+        names += ["restart_s", "checkpoint_s"]
+    stalls = {name: getattr(fleets[0], name) for name in names if name not in swept}
+    fitted = [_setting(name, value, toml) for name, value in stalls.items() if value == FIELDS[name].default]
+    given = [_setting(name, value, toml) for name, value in stalls.items() if value != FIELDS[name].default]
+    parts = []
+    if fitted:
+        where = "in a --config file" if toml else "with these flags"
+        parts.append(
+            f"Stalls assumed: {', '.join(fitted)}. They are fitted to the paper's table, not measured on your "
+            f"hardware; set yours {where}."
+        )
+    if given:
+        parts.append(f"Given: {', '.join(given)}.")
+    return " ".join(parts)
+
+
+def _setting(name: str, value: float, toml: bool) -> str:
+    return f"{name} = {value:g}" if toml else f"--{name.replace('_', '-')} {value:g}"
+
+
+def describe(fleet: Fleet, swept: Sequence[str] = ()) -> str:
+    """A fleet, or what fleets that differ in the fields ``swept`` have in common, in one line."""
+    parts = [
+        () if "chips" in swept else (counted(fleet.chips, "chip"),),
+        () if "learners" in swept else (describe_kind(fleet.learners, fleet.elastic or "elastic" in swept),),
+        (counted(fleet.spares, "spare slice"),) if fleet.spares and "spares" not in swept else (),
+    ]
     years = f"{fleet.interruption_s / YEAR_S:.3g}"
-    kind = describe_kind(fleet.learners, fleet.elastic)
-    return f"{fleet.chips:,} chips, {kind}{spares}; {years} year{'s' * (years != '1')} between interruptions of a chip"
+    interruptions = f"{years} year{'s' * (years != '1')} between interruptions of a chip"
+    shown = ", ".join(itertools.chain.from_iterable(parts))
+    return "; ".join(filter(None, (shown, "" if "interruption_s" in swept else interruptions)))
 
 
 def describe_kind(learners: int, elastic: bool) -> str:
@@ -124,21 +177,28 @@ def describe_kind(learners: int, elastic: bool) -> str:
     return f"M = {learners}" if elastic else f"M = {learners}, rigid"
 
 
-def sweep_view(sweeps: Sequence[Sweep], estimates: Sequence[Estimate]) -> Sequence[Text | Table]:
+def sweep_view(
+    sweeps: Sequence[Sweep], fleets: Sequence[Fleet], estimates: Sequence[Estimate]
+) -> Sequence[Text | Table]:
     """One parameter: a line each. Two: a table of goodputs, the first down, the second across."""
+    note = Text(assumed(fleets, [sweep.field for sweep in sweeps]))
+    return _sweep_table(sweeps, estimates), Text(), note
+
+
+def _sweep_table(sweeps: Sequence[Sweep], estimates: Sequence[Estimate]) -> Table:
     first = sweeps[0]
     if len(sweeps) == 1:
         table = _table(first.name, "goodput", "95 % interval", "uptime", "participation")
         for value, found in zip(first.values, estimates, strict=True):
             measures = percent(found.uptime.value), percent(found.participation.value)
             table.add_row(plain(value), percent(found.goodput.value), _between(found.goodput), *measures)
-        return (table,)
+        return table
     across = sweeps[1]
     table = _table(f"goodput, {first.name} \\ {across.name}", *map(plain, across.values))
     for row, value in enumerate(first.values):
         row_estimates = estimates[row * len(across.values) : (row + 1) * len(across.values)]
         table.add_row(plain(value), *(percent(one.goodput.value) for one in row_estimates))
-    return (table,)
+    return table
 
 
 def paper_view(comparison: Comparison) -> Sequence[Text | Table]:
@@ -154,7 +214,7 @@ def paper_view(comparison: Comparison) -> Sequence[Text | Table]:
         f"{comparison.rms_rigid:.2f} over the rigid ones; worst {comparison.worst:.1f}. Elastic cells with equal chips "
         f"per learner are at most {comparison.collapse:.1f} points apart. The paper's values are whole percent."
     )
-    return table, Text(), Text(text)
+    return table, Text(), Text(text), Text(assumed([cell.fleet for cell in comparison.cells]))
 
 
 def paper_record(comparison: Comparison) -> dict[str, Any]:
@@ -193,10 +253,10 @@ def bandwidth_view(workload: Workload, rows: Sequence[Row], published: Sequence[
     """The comparison, its assumptions, and where the published figures come out."""
     link = rows[0].utilisation is not None
     table = _table(
-        *("method", "format", "up", "down", "peak"),
-        *(f"{100 * share:.0f} %" for share in UTILISATIONS),
-        *("syncer in", "out", "peak"),
-        *(("on link",) if link else ()),
+        *("method", "format", "mean\nup", "mean\ndown", "\npeak"),
+        *(f"{100 * share:.0f} %\nbusy" for share in UTILISATIONS),
+        *("syncer\nin", "syncer\nout", "syncer\npeak"),
+        *(("busy on\nlink",) if link else ()),
         title=f"Gbit/s each way per site: {_workload(workload)}, M = {workload.learners}",
         left=2,
         gap=1,
@@ -219,14 +279,19 @@ def bandwidth_view(workload: Workload, rows: Sequence[Row], published: Sequence[
 
 def _workload(workload: Workload) -> str:
     return (
-        f"{workload.params:.3g} parameters, {workload.step_s:g} s a step, H = {workload.interval_steps}, "
+        f"{_scientific(workload.params)} parameters, {workload.step_s:g} s a step, H = {workload.interval_steps}, "
         f"P = {workload.fragments}, tau = {workload.overlap_steps}"
     )
 
 
+def _scientific(number: float) -> str:
+    """5e9, as it is written on a command line."""
+    return re.sub(r"e\+0*", "e", f"{number:.3g}")
+
+
 _ASSUMPTIONS = (
-    "Up, down: the mean. Peak: with such a link nothing stalls. 50 % to 99 %: the link with which chips compute that "
-    "share of the time. Learners of this system never stall; for it, it is the share of the rounds' pace that is kept.",
+    "Peak: with such a link nothing stalls. 50 % to 99 % busy: the link with which chips compute that share of the "
+    "time. Learners of this system never stall; for it, it is the share of the rounds' pace that is kept.",
     "Data-parallel averages gradients in a ring, 2 (M - 1) / M of the model each way, hidden under the backward pass "
     "(2/3 of a step) unless it blocks; DiLoCo blocks; Streaming DiLoCo and this system hide under tau steps.",
     f"int8 and int4 carry a scale of {SCALE_BITS} bits per {BLOCK_ELEMENTS} elements"
@@ -242,7 +307,7 @@ _UNPUBLISHED = (
 # -------------------------------------------------------------------------------------------------------- advice
 
 
-def advice_view(advice: Advice) -> Sequence[Text | Table]:
+def advice_view(question: Question, advice: Advice) -> Sequence[Text | Table]:
     """The setting, why, and what else there is."""
     setting, found = advice.setting, advice.goodput
     lines = [
@@ -255,12 +320,13 @@ def advice_view(advice: Advice) -> Sequence[Text | Table]:
         f"{gbit(setting.syncer_mean_out)} out, {gbit(setting.syncer_peak)} at peak",
     ]
     if advice.tokens_per_day is not None:
-        lines.append(f"{advice.tokens_per_day:.3g} tokens a day that count")
+        lines.append(f"{_scientific(advice.tokens_per_day)} tokens a day that count")
     heading = Text(lines[0], style="bold")
     reasons = [Text(f"- {reason}") for reason in advice.reasons]
     return (
         *(heading, *map(Text, lines[1:]), Text(), Text("Why", style="bold"), *reasons, Text()),
-        *(_choices(advice.choices), Text(), _alternatives(advice), Text(_WITHIN_A_SITE), Text()),
+        *(_choices(advice.choices), Text(), _alternatives(advice), Text(_WITHIN_A_SITE)),
+        *(Text(assumed(_both_kinds(question.fleet), toml=True)), Text()),
         *(Text("In a run's configuration", style="bold"), Text(advice.toml.rstrip())),
     )
 
@@ -271,12 +337,27 @@ _WITHIN_A_SITE = "Data-parallel inside one site does not use this link: then its
 def advice_record(question: Question, advice: Advice) -> dict[str, Any]:
     """The same as an object; rates in Gbit/s, null where no link is enough."""
     alternatives = [{**msgspec.to_builtins(row), "outcome": row.outcome} for row in advice.alternatives]
-    return {"question": question, **msgspec.to_builtins(advice), "alternatives": alternatives}
+    asked = msgspec.to_builtins(question)
+    for name in ("learners", "elastic"):  # of the fleet: those are what is answered
+        del asked["fleet"][name]
+    return {"question": asked, **msgspec.to_builtins(advice), "alternatives": alternatives}
+
+
+def _both_kinds(fleet: Fleet) -> list[Fleet]:
+    """The answer compares them."""
+    return [msgspec.structs.replace(fleet, elastic=elastic, spares=0) for elastic in (True, False)]
 
 
 def _choices(choices: Sequence[Choice]) -> Table:
     table = _table(
-        "M", "goodput", "H", "codec up, down", "learner peak", "syncer peak", title="Other M (Gbit/s)", left=0
+        "M",
+        "goodput",
+        "H",
+        "codec up, down",
+        "learner peak",
+        "syncer peak",
+        title="Every M considered (Gbit/s)",
+        left=0,
     )
     for choice in choices:
         table.add_row(str(choice.learners), percent(choice.goodput.goodput.value), *_needs(choice.setting))

@@ -1,14 +1,16 @@
 """``unlockstep simulate tape``: an event tape played through the full protocol, and what it did to the run.
 
-Decides the run's settings and speeds, what of it is kept in a folder, and what is printed. Events are written and
-counted as they come, so that a day of sixteen learners needs no more memory than a minute.
+Decides the run's settings and speeds, what would have been possible, what of it is kept in a folder, and what is
+printed. Events are written and counted as they come, so that a day of sixteen learners needs no more memory than a
+minute.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from unlockstep.config import RunConfig
     from unlockstep.core.events import Event
     from unlockstep.report.accounting import Accounting
+    from unlockstep.runlog import RunLogWriter
     from unlockstep.sim.learner_host import StepTime
     from unlockstep.sim.world import World
     from unlockstep.tape import Tape
@@ -31,36 +34,63 @@ ENDING_S_MAX = 60.0
 
 
 class Life(msgspec.Struct, frozen=True, kw_only=True):
-    """What one life of the syncer amounts to."""
+    """What one life of the syncer amounts to. It lasts until the next one begins, however long the syncer is dead."""
 
+    began_ns: int
+    simulated_ns: int
     accounting: Accounting
+    possible: float
+    """Tokens that everyone on the tape (``_present_ns``) could train at its own speed in this life, until the tape is
+    over or the last step after it is done."""
     yielded: float | None
-    """Tokens merged, as a share of what all learners of the tape would train in the same time if nothing went wrong."""
+    """Tokens merged, on time or late, as a share of those; None if nobody is on the tape in this life."""
+    absent: tuple[str, ...]
+    """On the tape in this life, but never part of its run."""
     violations: tuple[Violation, ...]
+    run_folder: str | None
+    """Where its run log is."""
 
 
 def tape(
-    source: Annotated[str, typer.Argument(help="A tape: its file (.toml or .jsonl), or the name of a shipped one.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A tape: its file (.toml or .jsonl), or one that comes along: calm, one_crash, rolling_restarts, "
+            "slow_half, flash_crowd, syncer_crash, swizzle.",
+            metavar="TAPE",
+        ),
+    ],
     learners: Annotated[
-        int | None, typer.Option(help="Begin with learner-0, learner-1, ... instead of the tape's own learners.")
+        int | None, typer.Option(help="Begin with so many: learner-0, learner-1, ... [default: the tape's own]")
     ] = None,
-    fragments: Annotated[int | None, typer.Option(help="P (protocol.fragments).")] = None,
+    fragments: Annotated[int | None, typer.Option(help="P. [default: that of protocol.fragments]")] = None,
     overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="Replace any setting.")
+        list[str] | None,
+        typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="Replace any setting of the run; can be repeated."),
     ] = None,
-    step_s: Annotated[float, typer.Option(help="Seconds of an inner step at a learner's own speed.")] = 1.0,
-    seconds: Annotated[float | None, typer.Option(help="Stop here. [default: the tape's length]")] = None,
+    step_s: Annotated[float, typer.Option(help="Seconds of an inner step at a learner's own speed, of 1 token.")] = 1.0,
+    seconds: Annotated[
+        float | None, typer.Option(help="Tell the run to end then. [default: when the tape is over]")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the network's chance.")] = 0,
     toy: Annotated[bool, typer.Option("--toy", help="Train and merge real (small) arrays, not only time.")] = False,
     run_dir: Annotated[
-        Path | None, typer.Option(help="Write run.jsonl and config.toml here, for unlockstep report.")
+        Path | None,
+        typer.Option(
+            help="Write run.jsonl and config.toml here, for unlockstep report; every further life of the syncer has a "
+            "folder life-2, life-3, ... in it. New or empty."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> int:
-    """Play an event tape through the production core under virtual time, and sum up what came of it."""
+    """Play an event tape through the production core under virtual time, and sum up what came of it.
+
+    Exit code: 0, whatever the tape did to the run, if every safety rule was kept; else 11.
+    """
     from unlockstep import tape as tapes
     from unlockstep.cli import exits
-    from unlockstep.cli.output import print_json, wide_console
+    from unlockstep.cli.life_folders import refuse_used
+    from unlockstep.cli.output import print_json
     from unlockstep.core.errors import UsageError
 
     for name, value in (("--step-s", step_s), ("--seconds", seconds)):
@@ -68,10 +98,11 @@ def tape(
             raise UsageError(f"{name} is {value}; it must be from 0.001 to 1e9")
     told = tapes.read(source)
     if learners is not None:
-        names = tuple(f"learner-{number}" for number in range(max(0, learners)))
-        told = msgspec.structs.replace(told, learners=names)
+        told = msgspec.structs.replace(told, learners=tuple(f"learner-{number}" for number in range(learners)))
     config = _config(told, fragments, overrides or [])
     end_ns = told.end_ns if seconds is None else round(seconds * 1e9)
+    if run_dir is not None:
+        refuse_used(run_dir)
     world = _world(told, config, step_s, seed, toy)
     lives = _play(told, config, world, step_s, end_ns, run_dir)
     failed = [
@@ -82,13 +113,7 @@ def tape(
     if as_json:
         print_json({"tape": told.name, "lives": lives, "failed": failed})
     else:
-        console = wide_console()
-        for number, life in enumerate(lives, start=1):
-            console.print(_table(f"{told.name}, life {number} of the syncer" if len(lives) > 1 else told.name, life))
-        for sentence in failed:
-            console.print(sentence, markup=False, highlight=False, soft_wrap=True)
-        if run_dir is not None:
-            console.print(f"unlockstep report {run_dir} --check", markup=False, soft_wrap=True)
+        _show(told.name, lives, failed)
     return exits.SAFETY if any(life.violations for life in lives) else exits.DONE
 
 
@@ -124,6 +149,24 @@ def _world(told: Tape, config: RunConfig, step_s: float, seed: int, toy: bool) -
     return world
 
 
+def _present_ns(told: Tape, began_ns: int, until_ns: int) -> dict[str, int]:
+    """Everyone on the tape between two times -> how long it is on it then: from its start, or when it joins, until it
+    leaves. Whoever is slowed, stopped, dead or cut off is on the tape all the same: that is what the tape costs."""
+    from unlockstep import tape as tapes
+    from unlockstep.sim.story import names
+
+    until_ns = max(began_ns, until_ns)
+    since_ns = dict.fromkeys(told.learners, 0)
+    present_ns: Counter[str] = Counter()
+    for action in (*told.actions, *(tapes.Leave(at_ns=until_ns, target=name) for name in names(told))):
+        at_ns = min(action.at_ns, until_ns)
+        if isinstance(action, tapes.Join):
+            since_ns[action.target] = at_ns
+        elif isinstance(action, tapes.Leave) and action.target in since_ns:
+            present_ns[action.target] += max(0, at_ns - max(since_ns.pop(action.target), began_ns))
+    return {name: ns for name, ns in sorted(present_ns.items()) if ns > 0}
+
+
 class _Stream:
     """The events of a world as they happen, life by life."""
 
@@ -139,6 +182,7 @@ class _Stream:
         from unlockstep.core.messages import EndRun
 
         world = self._world
+        world.clock.at(end_ns, lambda: None)  # The tape lasts until then, whether or not anything happens.
         yield from world.play(end_ns)
         if not world.ended and world.syncer.life.is_running:
             world.tell(EndRun("the tape is over"))
@@ -164,36 +208,79 @@ class _Stream:
 
 def _play(told: Tape, config: RunConfig, world: World, step_s: float, end_ns: int, run_dir: Path | None) -> list[Life]:
     """The whole tape."""
-    from unlockstep.checkers import SAFETY, Checkers
+    from unlockstep.cli.life_folders import life_folder
     from unlockstep.cli.run_folder import new_run_log
-    from unlockstep.report.accounting import account
-    from unlockstep.sim.demands import longest_stop_ns
-    from unlockstep.sim.story import names
 
     stream = _Stream(world, end_ns, 2 * config.protocol.lease_ns + round(ENDING_S_MAX * 1e9))
-    tokens_per_s = len(names(told)) / step_s
     lives: list[Life] = []
     while not stream.is_over:
-        began_ns = stream.now_ns
-        checkers = Checkers(config.protocol, rules=SAFETY, timer_ns=longest_stop_ns(told))
-        with ExitStack() as stack:
-            folder = run_dir if run_dir is None or not lives else run_dir / f"life-{len(lives) + 1}"
-            log = None if folder is None else stack.enter_context(new_run_log(folder, config))
-
-            def seen() -> Iterator[Event]:
-                for event in stream.life():
-                    checkers.see(event)  # noqa: B023 - exhausted below, in the same turn
-                    if log is not None:  # noqa: B023
-                        log.write((event,))  # noqa: B023
-                    yield event
-
-            accounting = account(seen(), config.protocol)
-        checkers.finish()
-        possible = tokens_per_s * (stream.now_ns - began_ns) / 1e9
-        merged = accounting.ledger.merged + accounting.ledger.merged_late
-        yielded = merged / possible if possible else None
-        lives.append(Life(accounting=accounting, yielded=yielded, violations=tuple(checkers.violations)))
+        folder = None if run_dir is None else life_folder(run_dir, len(lives) + 1)
+        with nullcontext() if folder is None else new_run_log(folder, config) as log:
+            lives.append(_sum_up(told, config, stream, step_s, end_ns, folder, log))
     return lives
+
+
+def _sum_up(
+    told: Tape,
+    config: RunConfig,
+    stream: _Stream,
+    step_s: float,
+    end_ns: int,
+    folder: Path | None,
+    log: RunLogWriter | None,
+) -> Life:
+    """One life."""
+    from unlockstep.checkers import SAFETY, Checkers
+    from unlockstep.core.events import StepReported
+    from unlockstep.report.accounting import account
+    from unlockstep.sim.demands import longest_stop_ns
+
+    began_ns, last_step_ns = stream.now_ns, 0
+    checkers = Checkers(config.protocol, rules=SAFETY, timer_ns=longest_stop_ns(told))
+
+    def seen() -> Iterator[Event]:
+        nonlocal last_step_ns
+        for event in stream.life():
+            checkers.see(event)
+            if log is not None:
+                log.write((event,))
+            if isinstance(event, StepReported):
+                last_step_ns = event.at_ns
+            yield event
+
+    accounting = account(seen(), config.protocol)
+    checkers.finish()
+    present_ns = _present_ns(told, began_ns, max(min(stream.now_ns, end_ns), last_step_ns))
+    possible = sum(present_ns.values()) / (step_s * 1e9)
+    merged = accounting.ledger.merged + accounting.ledger.merged_late
+    there = {learner.learner for learner in accounting.learners}
+    return Life(
+        began_ns=began_ns,
+        simulated_ns=stream.now_ns - began_ns,
+        accounting=accounting,
+        possible=possible,
+        yielded=merged / possible if possible else None,
+        absent=tuple(name for name in present_ns if name not in there),
+        violations=tuple(checkers.violations),
+        run_folder=None if folder is None else str(folder),
+    )
+
+
+# ------------------------------------------------------------------------------------------------ what is printed
+
+
+def _show(name: str, lives: Sequence[Life], failed: Sequence[str]) -> None:
+    from unlockstep.cli.life_folders import report_lines
+    from unlockstep.cli.output import wide_console
+    from unlockstep.report.summary import duration
+
+    console = wide_console()
+    for number, life in enumerate(lives, start=1):
+        several = f", life {number} of the syncer, from {duration(life.began_ns)}" if len(lives) > 1 else ""
+        console.print(_table(f"{name}{several}", life))
+    folders = [Path(life.run_folder) for life in lives if life.run_folder is not None]
+    for line in (*failed, *report_lines(folders)):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _table(title: str, life: Life) -> Table:
@@ -207,7 +294,8 @@ def _table(title: str, life: Life) -> Table:
         return f"{tokens:.6g} ({tokens / ledger.trained:.1%})" if ledger.trained else "0"
 
     table = Table(title=title, show_header=False, title_justify="left")
-    table.add_row("simulated", duration(accounting.duration_ns) + ("" if accounting.ended else ", not ended"))
+    table.add_row("simulated", duration(life.simulated_ns) + ("" if accounting.ended else ", not ended"))
+    table.add_row("since the first step", duration(accounting.duration_ns))
     table.add_row("commits", f"{accounting.rounds_committed}")
     table.add_row("participation", "none" if accounting.participation is None else f"{accounting.participation:.1%}")
     table.add_row("nobody live for", duration(accounting.downtime_ns))
@@ -218,12 +306,26 @@ def _table(title: str, life: Life) -> Table:
     table.add_row("refused", share(sum(ledger.refused.values())))
     table.add_row("lost with learners", share(ledger.lost))
     table.add_row("dropped at the end", share(ledger.dropped))
-    table.add_row("of what is possible", "none" if life.yielded is None else f"{life.yielded:.1%} merged")
+    table.add_row("in flight", share(ledger.in_flight))
+    table.add_row("merged of the possible", _yield(life))
     for learner in accounting.learners:
         part = "none" if learner.participation is None else f"{learner.participation:.1%}"
-        table.add_row(learner.learner, f"{learner.starts} starts, {learner.steps} steps, in {part} of its rounds")
+        starts, steps = _counted(learner.starts, "start"), _counted(learner.steps, "step")
+        table.add_row(learner.learner, f"{starts}, {steps}, in {part} of its rounds")
+    for name in life.absent:
+        table.add_row(name, "never joined")
     for violation in life.violations:
         table.add_row(f"breaks {violation.rule}", f"{violation.at_ns / 1e9:.6g} s: {violation.sentence}")
     if not life.violations:
         table.add_row("safety rules", "kept")
     return table
+
+
+def _yield(life: Life) -> str:
+    if life.yielded is None:
+        return "none: nobody is on the tape"
+    return f"{life.yielded:.1%} of {life.possible:.6g} tokens: all on the tape, at their own speed, all the time"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -4,8 +4,9 @@ The rule, from what is known so far:
 
 1. A setting is *feasible* when one round (request, upload, merge, download) fits into the tau = 2 steps it overlaps
    with, on the learner's link and on its M-th part of the syncer's link, and a merge is over before the next begins.
-2. For each M: the smallest H that is feasible, from 24 (the paper's) upwards; at that H the first codec of ``CODECS``
-   that is. P = H, one fragment a step, as long as the model has that many tensors.
+2. For each M of the question (``powers_of_two`` where nobody names any): the smallest H that is feasible, from 24 (the
+   paper's) upwards; at that H the first codec of ``CODECS`` that is. P = H, one fragment a step, as long as the model
+   has that many tensors.
 3. Of the M that are feasible: the smallest whose goodput is within ``NEAR_POINTS`` of the best, since every learner
    more makes the batch of each smaller.
 4. K = 1 with the grace window on: a quorum above 1 lets a failure stop the rounds, and grace takes in all who are only
@@ -21,7 +22,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from unlockstep.core.errors import UsageError
+from unlockstep.core.errors import ConfigError, UsageError
 from unlockstep.sim.bandwidth import (
     COUNT_MAX,
     GBIT_MAX,
@@ -48,6 +49,9 @@ CODECS = (
 
 TOKENS_MAX = 10**15
 
+LEARNERS_MAX = 16
+"""Largest M to consider where none is asked for; the paper goes up to it."""
+
 OVERLAP_STEPS = 2
 QUORUM = 1
 NEAR_POINTS = 1.0
@@ -63,7 +67,9 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """What there is to train with."""
 
     fleet: Fleet
-    """Chips and how they fail; its ``learners`` and ``elastic`` are what is asked, so they do not count."""
+    """Chips and how they fail. Its ``learners`` and ``elastic`` do not count: M is below, and rigid is compared."""
+    learners: tuple[int, ...]
+    """M to choose among, ascending."""
     params: float
     """Parameters of the model."""
     step_s: float
@@ -78,8 +84,6 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Into how many fragments the model can be cut."""
     tokens_per_step: int = 0
     """Tokens of one inner step of all learners; 0: unknown."""
-    learners_max: int = 16
-    """Largest M to consider; the paper goes up to 16."""
 
     def __post_init__(self) -> None:
         require_within("params", self.params, 1, PARAMS_MAX)
@@ -88,8 +92,13 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if self.syncer_gbit is not None:
             require_within("syncer_gbit", self.syncer_gbit, GBIT_MIN, GBIT_MAX)
         require_within("round_trip_s", self.round_trip_s, 0, STEP_S_MAX)
-        for name, least in (("syncer_cores", 1), ("tensors", 1), ("learners_max", 2)):
-            require_within(name, getattr(self, name), least, COUNT_MAX)
+        for name in ("syncer_cores", "tensors"):
+            require_within(name, getattr(self, name), 1, COUNT_MAX)
+        if not self.learners or list(self.learners) != sorted(set(self.learners)):
+            raise ConfigError(f"learners is {self.learners!r:.40}; name at least one M, each once, in ascending order")
+        for count in self.learners:
+            if not 2 <= count <= COUNT_MAX:
+                raise ConfigError(f"learners is {count!r:.40}; choose 2 or more: data-parallel is compared anyway")
         require_within("tokens_per_step", self.tokens_per_step, 0, TOKENS_MAX)
 
     def rate_gbit(self, learners: int) -> float:
@@ -166,6 +175,23 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """The setting as lines of a run's configuration."""
 
 
+def powers_of_two(fleet: Fleet, most: int = LEARNERS_MAX) -> tuple[int, ...]:
+    """M to choose among where none is given: from 2 to ``most``, with at least one slice for each learner.
+
+    Raises:
+        ConfigError: ``most`` is below 2. UsageError: fewer than two slices.
+    """
+    require_within("learners_max", most, 2, COUNT_MAX)
+    slices = fleet.chips // fleet.slice_chips
+    counts = tuple(2**power for power in range(1, 30) if 2**power <= min(slices, most))
+    if not counts:
+        raise UsageError(
+            f"chips is {fleet.chips} and slice_chips is {fleet.slice_chips}, too few for two learners of one slice "
+            "each; add chips or make slices smaller"
+        )
+    return counts
+
+
 def advise(question: Question, *, failures: int = FAILURES, seed: int = 0) -> Advice:
     """Answer by the rule of this module.
 
@@ -175,10 +201,10 @@ def advise(question: Question, *, failures: int = FAILURES, seed: int = 0) -> Ad
         seed: of the simulation.
 
     Raises:
-        UsageError: fewer than two slices, or no feasible setting: the sentence names the link or the syncer.
+        UsageError: no feasible setting: the sentence names the link or the syncer.
+        ConfigError: fewer slices than learners.
     """
-    fleet = question.fleet
-    counts = _learner_counts(question)
+    fleet, counts = question.fleet, question.learners
     fleets = [_changed(fleet, learners=count, elastic=True) for count in (*counts, 1)]
     *decoupled, elastic, rigid = estimate(
         [*fleets, _changed(fleet, learners=1, elastic=False)], failures=failures, seed=seed
@@ -203,18 +229,6 @@ def advise(question: Question, *, failures: int = FAILURES, seed: int = 0) -> Ad
 
 
 # --------------------------------------------------------------------------------------------------------- the rule
-
-
-def _learner_counts(question: Question) -> list[int]:
-    """M to consider: powers of two, with at least one slice for each learner."""
-    slices = question.fleet.chips // question.fleet.slice_chips
-    counts = [2**power for power in range(1, 20) if 2**power <= min(slices, question.learners_max)]
-    if not counts:
-        raise UsageError(
-            f"chips is {question.fleet.chips} and slice_chips is {question.fleet.slice_chips}, too few for two "
-            "learners of one slice each; add chips or make slices smaller"
-        )
-    return counts
 
 
 def _setting(question: Question, learners: int) -> Setting | None:
@@ -357,7 +371,12 @@ def _reasons(question: Question, choices: Sequence[Choice], chosen: Choice, sett
 
 def _why_learners(question: Question, choices: Sequence[Choice], chosen: Choice) -> str:
     goodputs = ", ".join(f"{choice.learners}: {100 * choice.goodput.goodput.value:.1f} %" for choice in choices)
-    text = f"M = {chosen.learners}: the fewest learners within {NEAR_POINTS:g} point of the best goodput ({goodputs})"
+    if len(choices) == 1:
+        text = f"M = {chosen.learners}: no other was to be considered"
+    else:
+        text = (
+            f"M = {chosen.learners}: the fewest learners within {NEAR_POINTS:g} point of the best goodput ({goodputs})"
+        )
     refused = [str(choice.learners) for choice in choices if choice.setting is None]
     if refused:
         text += f", of those the links and the syncer can serve (not {', '.join(refused)})"

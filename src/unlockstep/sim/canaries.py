@@ -1,14 +1,14 @@
-"""Cores that are broken on purpose, each in one place: a swarm that does not find them out finds nothing.
+"""Cores and learners that are broken on purpose, each in one place: a swarm that does not find them out finds nothing.
 
-Decides what is broken, and by which rules that may be noticed. Each canary is a production core, or production arrays,
-with one part exchanged for another that does the same but for the fault it is named after.
+Decides what is broken, and by which rules that may be noticed. Each canary is a production core, or production arrays
+at either end, with one part exchanged for another that does the same but for the fault it is named after.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -25,7 +25,9 @@ from unlockstep.core.rounds import Rounds
 from unlockstep.core.schedule import Schedule
 from unlockstep.core.sync_round import RoundMemory, SyncRound
 from unlockstep.core.syncer import SyncerCore
-from unlockstep.sim.cargo import ArrayCargo, ArrayFreight, Cargo, Freight, Parcel
+from unlockstep.learners.backend import Backend, FloatArray
+from unlockstep.loop import Contribution
+from unlockstep.sim.cargo import ArrayCargo, ArrayCodecs, ArrayFreight, Cargo, Codecs, Freight, Parcel
 from unlockstep.sim.syncer_host import MakeCore, production_core
 
 
@@ -212,12 +214,40 @@ class _Mislaying(ArrayCargo):
         return super().body(notice) if before is None else Parcel(before[0], notice.digest, len(before[0]))
 
 
+class _Unmoved(ArrayCodecs):
+    """A learner hands over what it has trained since its first hand-over, again and again."""
+
+    def __init__(self, layout: Layout, config: RunConfig) -> None:
+        super().__init__(layout, config)
+        self._anchors: dict[int, FloatArray] = {}
+
+    def pack(self, made: Contribution) -> Parcel:
+        return super().pack(replace(made, anchor=self._anchors.setdefault(made.fragment, made.anchor)))
+
+
+class _Torn(ArrayCodecs):
+    """A learner hands over the copy made for the hand-over before, with the counters of now."""
+
+    def __init__(self, layout: Layout, config: RunConfig) -> None:
+        super().__init__(layout, config)
+        self._copies: dict[int, FloatArray] = {}
+
+    def pack(self, made: Contribution) -> Parcel:
+        before = self._copies.get(made.fragment, made.local)
+        self._copies[made.fragment] = made.local
+        return super().pack(replace(made, local=before))
+
+
 class _Freight(ArrayFreight):
-    def __init__(self, kind: type[ArrayCargo]) -> None:
-        self._kind = kind
+    def __init__(self, cargo: type[ArrayCargo] = ArrayCargo, codecs: type[ArrayCodecs] = ArrayCodecs) -> None:
+        self._cargo = cargo
+        self._codecs = codecs
+
+    def codecs(self, layout: Layout, config: RunConfig, backend: Backend) -> Codecs:
+        return self._codecs(layout, config)
 
     def cargo(self, layout: Layout, config: RunConfig, executor: Executor | None) -> Cargo:
-        return self._kind(layout, config, executor)
+        return self._cargo(layout, config, executor)
 
 
 CANARIES: dict[str, Canary] = {
@@ -229,12 +259,14 @@ CANARIES: dict[str, Canary] = {
     ),
     "lost_timer": Canary("no window ends by itself", ("window", "progress", "end"), _core(_Deaf)),
     "stale_incarnation": Canary(
-        "an earlier start of a learner is heard", ("incarnations", "tokens", "contributions"), _core(members=_Credulous)
+        "an earlier start of a learner is heard",
+        ("incarnations", "tokens", "contributions", "leases"),
+        _core(members=_Credulous),
     ),
     "stale_base": Canary("progress on any old version counts", ("staleness",), _core(taken=_patient)),
     "incarnation_reused": Canary("two processes bear one number", ("incarnations",), _core(members=_Reusing)),
     "endless_lease": Canary(
-        "a silent learner is never given up", ("progress", "adopting", "end"), _core(members=_Undying)
+        "a silent learner is never given up", ("leases", "progress", "adopting", "end"), _core(members=_Undying)
     ),
     "late_lost": Canary("tokens merged late are entered as lost too", ("tokens",), _core(ledger=_CountsLateAsLost)),
     "aliased_fragment": Canary(
@@ -244,5 +276,11 @@ CANARIES: dict[str, Canary] = {
     "forgotten_momentum": Canary("the outer step has no momentum", ("merged value",), freight=_WithoutMomentum()),
     "even_weights": Canary("contributions are not weighed", ("merged value",), freight=_Freight(_Even)),
     "wrong_body": Canary("learners get the version before", ("fetched body",), freight=_Freight(_Mislaying)),
+    "unmoved_anchor": Canary(
+        "learners hand over again what they had handed over", ("handed over",), freight=_Freight(codecs=_Unmoved)
+    ),
+    "torn_pair": Canary(
+        "learners hand over an old copy with new counters", ("handed over",), freight=_Freight(codecs=_Torn)
+    ),
 }
 """By name."""

@@ -17,7 +17,7 @@ from unlockstep.core.layout import Layout
 from unlockstep.core.messages import Committed, ContributionArrived, VersionNotice
 from unlockstep.core.outer_gradient import outer_gradient
 from unlockstep.core.reasons import RefusalReason
-from unlockstep.learners.backend import FloatArray
+from unlockstep.learners.backend import Backend, FloatArray
 from unlockstep.loop import Contribution
 from unlockstep.storehouse import Storehouse
 
@@ -32,9 +32,9 @@ class Parcel:
     """Bytes that travel."""
 
     def damaged(self) -> Parcel:
-        """The same with one bit of it turned over on the way."""
+        """The same with one bit of it turned over on the way: of a number, where only the digest tells."""
         body = bytearray(self.body)
-        body[len(body) // 2] ^= 1
+        body[-1] ^= 1
         return Parcel(memoryview(body), self.digest, self.size)
 
 
@@ -85,7 +85,9 @@ class Cargo(Protocol):
 class Freight(Protocol):
     """Both ends, made for a run."""
 
-    def codecs(self, layout: Layout, config: RunConfig) -> Codecs: ...
+    def codecs(self, layout: Layout, config: RunConfig, backend: Backend) -> Codecs:
+        """One process's end. ``backend`` is what the process trains, for those who watch it."""
+        ...
 
     def cargo(self, layout: Layout, config: RunConfig, executor: Executor | None) -> Cargo: ...
 
@@ -167,7 +169,7 @@ class ArrayCargo:
 class ArrayFreight:
     """Real arrays (``Freight``)."""
 
-    def codecs(self, layout: Layout, config: RunConfig) -> Codecs:
+    def codecs(self, layout: Layout, config: RunConfig, backend: Backend) -> Codecs:
         return ArrayCodecs(layout, config)
 
     def cargo(self, layout: Layout, config: RunConfig, executor: Executor | None) -> Cargo:

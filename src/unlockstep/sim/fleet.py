@@ -19,8 +19,12 @@ import numpy.typing as npt
 
 from unlockstep.core.errors import ConfigError
 
-FloatArray = npt.NDArray[np.float64]
+Float64Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
+
+ELASTIC_ONLY = ("downscale_s", "upscale_s", "merge_wait_s")
+RIGID_ONLY = ("restart_s", "checkpoint_s", "checkpoint_interval_s", "spares", "swap_s")
+"""Settings that change nothing for a fleet of the other kind."""
 
 YEAR_S = 365.25 * 24 * 3600
 
@@ -56,7 +60,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     return_shape: float = 1.5
     """Shape k of the Weibull law that is exponentiated."""
     return_power: float = 1.0
-    """Exponent a: P(back within t) = (1 - exp(-(t / scale)**k))**a; 1 is the plain Weibull law."""
+    """Exponent a: ``P(back within t) = (1 - exp(-(t / scale)**k))**a``; 1 is the plain Weibull law."""
 
     restart_s: float = 81.0
     """Stall of a learner that is not elastic: until it runs again on as many chips as before."""
@@ -77,7 +81,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             self._whole(name, 1)
         self._whole("spares", 0)
         self._require("interruption_s", 1 <= self.interruption_s <= SECONDS_MAX, "choose 1 to 1e10 seconds")
-        for name in _STALLS:
+        for name in _DURATIONS:
             self._require(name, 0 <= getattr(self, name) <= SECONDS_MAX, "choose 0 to 1e10 seconds")
         for name in ("return_shape", "return_power"):
             self._require(name, 0.2 <= getattr(self, name) <= 20, "choose 0.2 to 20")
@@ -89,10 +93,11 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             )
         slices = self.working_chips // self.slice_chips
         if self.learners > slices:
-            spares = f" besides {self.spares} spares" if self.spares else ""
+            spares = f" besides {counted(self.spares, 'spare')}" if self.spares else ""
             raise ConfigError(
-                f"learners is {self.learners}, but {self.chips} chips hold {max(0, slices)} slices of "
-                f"{self.slice_chips}{spares}; choose fewer learners or smaller slices (slice_chips), or add chips"
+                f"learners is {self.learners}, but a fleet of {counted(self.chips, 'chip')} has "
+                f"{counted(max(0, slices), 'slice')} of {self.slice_chips}{spares}; "
+                "choose fewer learners or smaller slices (slice_chips), or add chips"
             )
 
     @property
@@ -120,13 +125,13 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         each, left = divmod(self.working_chips, self.learners)
         return each + (np.arange(self.learners) < left)
 
-    def draw_returns(self, random: np.random.Generator, count: int) -> FloatArray:
+    def draw_returns(self, random: np.random.Generator, count: int) -> Float64Array:
         """Times until a slice is back, seconds, [count]: inverse of the exponentiated Weibull law."""
         return self.return_quantile(random.random(count))
 
-    def return_quantile(self, share: FloatArray) -> FloatArray:
+    def return_quantile(self, share: Float64Array) -> Float64Array:
         """The time within which this share of the slices is back, seconds."""
-        unit: FloatArray = (-np.log1p(-(share ** (1 / self.return_power)))) ** (1 / self.return_shape)
+        unit: Float64Array = (-np.log1p(-(share ** (1 / self.return_power)))) ** (1 / self.return_shape)
         return self.return_s / _unit_mean(self.return_shape, self.return_power) * unit
 
     def checkpoint_interval(self, failure_s: float) -> float:
@@ -158,10 +163,15 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise ConfigError(f"{name} is {getattr(self, name)!r:.40}; {fix}")
 
 
-_STALLS = (
+_DURATIONS = (
     *("notice_s", "downscale_s", "upscale_s", "merge_wait_s", "return_s"),
     *("restart_s", "checkpoint_s", "checkpoint_interval_s", "swap_s"),
 )
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 chip``, ``1,024 chips``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _unit_mean(shape: float, power: float) -> float:

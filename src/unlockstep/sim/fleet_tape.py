@@ -13,7 +13,7 @@ import numpy as np
 
 from unlockstep.core.errors import ConfigError
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
-from unlockstep.sim.fleet import Fleet
+from unlockstep.sim.fleet import Fleet, counted
 from unlockstep.sim.outages import Stretches, play
 from unlockstep.tape import AT_NS_MAX, FACTOR_MAX, Action, Continue, Slow, Stop, Tape
 
@@ -40,7 +40,10 @@ def fleet_tape(fleet: Fleet, *, duration_s: float, seed: int) -> Tape:
     actions = sorted(itertools.chain.from_iterable(lanes), key=lambda action: action.at_ns)
     return Tape(
         name=f"fleet-{fleet.chips}-{fleet.learners}-{seed}",
-        about=f"{history.failures} failures of {fleet.chips} chips, {fleet.learners} learners, seed {seed}",
+        about=(
+            f"{counted(history.failures, 'failure')} of {counted(fleet.chips, 'chip')}, "
+            f"{counted(fleet.learners, 'learner')}, seed {seed}"
+        ),
         learners=tuple(f"learner-{learner}" for learner in range(fleet.learners)),
         actions=tuple(actions),
         end_ns=round(duration_s * NANOSECONDS_PER_SECOND),

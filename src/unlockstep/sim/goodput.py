@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from unlockstep.core.errors import UsageError
-from unlockstep.sim.fleet import Fleet, FloatArray, IntArray
+from unlockstep.sim.fleet import Fleet, Float64Array, IntArray
 from unlockstep.sim.outages import Stretches, play
 
 REPLICAS = 40
@@ -67,7 +67,7 @@ def estimate(fleets: Sequence[Fleet], *, failures: int = FAILURES, seed: int = 0
     return [_estimate(fleet, failures, seed) for fleet in fleets]
 
 
-def measure(stretches: Stretches) -> tuple[FloatArray, FloatArray, FloatArray]:
+def measure(stretches: Stretches) -> tuple[Float64Array, Float64Array, Float64Array]:
     """(goodput, uptime, training) of each replica; training: the mean share of learners that train."""
     fleet, replicas, horizon_s = stretches.fleet, stretches.replicas, stretches.horizon_s
     replica, learner = np.divmod(stretches.lane, fleet.learners)
@@ -98,7 +98,7 @@ def _estimate(fleet: Fleet, failures: int, seed: int) -> Estimate:
     )
 
 
-def _gaps(replica: IntArray, begin: FloatArray, end: FloatArray, replicas: int) -> FloatArray:
+def _gaps(replica: IntArray, begin: Float64Array, end: Float64Array, replicas: int) -> Float64Array:
     """Share of each replica's time from 0 to 1 that no interval covers.
 
     The replicas are laid end to end on one axis, so that one sort and one running maximum serve all of them. An empty
@@ -116,11 +116,11 @@ def _gaps(replica: IntArray, begin: FloatArray, end: FloatArray, replicas: int) 
     return _per_replica(owner[1:], np.maximum(begin[1:] - covered[:-1], 0), replicas)
 
 
-def _per_replica(replica: IntArray, amounts: FloatArray, replicas: int) -> FloatArray:
+def _per_replica(replica: IntArray, amounts: Float64Array, replicas: int) -> Float64Array:
     return np.bincount(replica, amounts, replicas).astype(np.float64)
 
 
-def _ratio(parts: FloatArray, wholes: FloatArray) -> FloatArray:
+def _ratio(parts: Float64Array, wholes: Float64Array) -> Float64Array:
     """Samples whose mean is the sum of the parts over that of the wholes, 0 if there is none.
 
     They vary as that ratio does (its linear terms). A mean of the samples' own ratios would be another number where
@@ -130,11 +130,11 @@ def _ratio(parts: FloatArray, wholes: FloatArray) -> FloatArray:
     if whole == 0:
         return np.zeros_like(parts)
     ratio = np.mean(parts) / whole
-    samples: FloatArray = ratio + (parts - ratio * wholes) / whole
+    samples: Float64Array = ratio + (parts - ratio * wholes) / whole
     return samples
 
 
-def _interval(samples: FloatArray, failures: int) -> Interval:
+def _interval(samples: Float64Array, failures: int) -> Interval:
     """Mean of independent samples of a share, with Wilson's score interval around it.
 
     Wilson's interval needs a number of trials. It is the one whose binomial variance is the variance seen,

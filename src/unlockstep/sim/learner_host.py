@@ -117,7 +117,7 @@ class LearnerProcess:
         self._costs = costs
         self._step_ns = step_ns
         self._syncer = syncer
-        self._codecs = freight.codecs(layout, config)
+        self._codecs = freight.codecs(layout, config, backend)
         self._connection: Connection | None = None
         self._backoff_ns = BACKOFF_NS_MIN
         self._transfers = 0
@@ -132,6 +132,11 @@ class LearnerProcess:
         self._leaves = False
         self._is_ending = False
         life.after(costs.message_ns, self._connect)
+
+    @property
+    def is_uploading(self) -> bool:
+        """Whether a body of its is on its way to the syncer."""
+        return self._transfers > 0
 
     # ------------------------------------------------------------------------------------------- what is done to it
 
@@ -352,7 +357,7 @@ class LearnerProcess:
                 arrive(syncer)
             if fate is Fate.ARRIVED or not self.life.is_alive:
                 self._transfers -= 1
-            elif attempt == UPLOAD_ATTEMPTS_MAX:
+            elif attempt >= (wire.attempts or UPLOAD_ATTEMPTS_MAX):
                 self._transfers -= 1
                 fail()
             else:

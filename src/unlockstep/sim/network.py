@@ -51,6 +51,8 @@ class LinkModel:
     """Share of uploads that arrive although their sender does not learn of it, and sends them again."""
     bits_per_s: float = 0.0
     """Of the link, each way, shared by the bodies on it; 0: it is never the bottleneck."""
+    attempts: int = 0
+    """How often an upload over it is tried; 0: as often as a real learner does."""
 
 
 class Way(Enum):
@@ -116,6 +118,11 @@ class Wire:
         """Whole, and from now on without bounds to its rate and without any bad luck."""
         self._model, self.bits_per_s = LinkModel(), 0.0
         self.heal()
+
+    @property
+    def attempts(self) -> int:
+        """How often an upload is tried; 0: as often as usual."""
+        return self._model.attempts
 
     def is_cut(self, way: Way) -> bool:
         return self._ways[way].is_cut

@@ -27,7 +27,7 @@ from statistics import NormalDist
 import numpy as np
 
 from unlockstep.core.errors import ConfigError
-from unlockstep.sim.fleet import Fleet, FloatArray, IntArray
+from unlockstep.sim.fleet import Fleet, Float64Array, IntArray
 
 EVENTS_MAX = 2**24
 """Slices and failures of one fleet held in memory at once: some 4 GB, were all of them failures."""
@@ -42,6 +42,14 @@ class Stretches:
 
     Sorted by lane, then by time. Lane ``replica * learners + learner``. A stretch may begin before 0 or end after
     ``horizon_s``, where nobody looks any more.
+
+    One learner of four slices, with no notice, stalls of 5 s (downscale) and 3 s (upscale) and 20 s of waiting. A slice
+    fails at 100 s and is back at 1000 s, and nothing else happens. It has three stretches::
+
+        begin_s   end_s    rate
+        -12       100      1       all four slices
+        105       1020     0.75    three; from 1000 s on the fourth waits, in vain, for another stall
+        1023      inf      1       four again
     """
 
     fleet: Fleet
@@ -50,9 +58,9 @@ class Stretches:
     failures: int
     """Failures that happened from 0 to the horizon, in all replicas."""
     lane: IntArray
-    begin_s: FloatArray
-    end_s: FloatArray
-    rate: FloatArray
+    begin_s: Float64Array
+    end_s: Float64Array
+    rate: Float64Array
     """Training that counted, over what all chips of the learner do at the mean speed; never 0."""
 
 
@@ -70,7 +78,7 @@ def play(fleet: Fleet, *, horizon_s: float, replicas: int, seed: int) -> Stretch
     """
     cycle_s = fleet.notice_s + fleet.longest_stall_s + min(fleet.longest_stall_s, fleet.learner_failure_s)
     settle_s = float(fleet.return_quantile(np.array(SETTLED))) + fleet.merge_wait_s
-    span = Span(from_s=-settle_s - 2 * cycle_s, to_s=horizon_s, replicas=replicas)
+    span = _Span(from_s=-settle_s - 2 * cycle_s, to_s=horizon_s, replicas=replicas)
     _check_size(fleet, span)
     random = np.random.default_rng(seed)
     # Learners begin at different moments of a cycle of stall and work: where stalls are long they would else keep step.
@@ -98,7 +106,7 @@ def play(fleet: Fleet, *, horizon_s: float, replicas: int, seed: int) -> Stretch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class _Span:
     """What is simulated: this time, warm-up included, so many times."""
 
     from_s: float
@@ -106,7 +114,7 @@ class Span:
     replicas: int
 
 
-def _check_size(fleet: Fleet, span: Span) -> None:
+def _check_size(fleet: Fleet, span: _Span) -> None:
     slices = fleet.working_chips / fleet.slice_chips
     alternation_s = fleet.interruption_s / fleet.slice_chips + fleet.return_s
     alternating = slices * (1 + (span.to_s - span.from_s) / alternation_s)
@@ -124,20 +132,24 @@ def _check_size(fleet: Fleet, span: Span) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakages:
-    """Failures of slices, one entry each."""
+    """Failures of slices, one entry each.
+
+    A learner that is not elastic fails as one whole. Of its failures ``lane`` and ``at_s`` count, and ``back_s`` if
+    there are spares; ``chips``, ``since_s`` (-inf) and ``again_s`` (inf) are filler.
+    """
 
     lane: IntArray
     chips: IntArray
     """How many the slice has."""
-    since_s: FloatArray
+    since_s: Float64Array
     """When it last came back; -inf at first."""
-    at_s: FloatArray
-    back_s: FloatArray
-    again_s: FloatArray
+    at_s: Float64Array
+    back_s: Float64Array
+    again_s: Float64Array
     """When it next fails."""
 
 
-def _slices_that_alternate(fleet: Fleet, span: Span, random: np.random.Generator) -> Breakages:
+def _slices_that_alternate(fleet: Fleet, span: _Span, random: np.random.Generator) -> Breakages:
     """Each slice on its own: works for an exponential time, is out for an exponentiated Weibull one, and so on.
 
     The chips' Poisson processes have no memory, so leaving out the failures of slices that are out changes nothing.
@@ -169,7 +181,7 @@ def _slices(fleet: Fleet) -> tuple[IntArray, IntArray]:
     return np.repeat(np.arange(fleet.learners), counts), chips
 
 
-def _poisson_failures(fleet: Fleet, span: Span, random: np.random.Generator) -> Breakages:
+def _poisson_failures(fleet: Fleet, span: _Span, random: np.random.Generator) -> Breakages:
     """Failures of learners that always have all their chips; spares do not fail while they wait.
 
     They go on a little beyond the span: what the last stretch was worth is known only when it ends.
@@ -188,13 +200,13 @@ def _poisson_failures(fleet: Fleet, span: Span, random: np.random.Generator) -> 
     )
 
 
-def _failures_drawn(fleet: Fleet, span: Span) -> int:
+def _failures_drawn(fleet: Fleet, span: _Span) -> int:
     """So many of a learner that is not elastic reach beyond the span, as good as certainly."""
     expected = (span.to_s - span.from_s) / fleet.learner_failure_s
     return int(expected + 8 * math.sqrt(expected)) + 16
 
 
-def _slowest_chip(fleet: Fleet, random: np.random.Generator, replicas: int) -> FloatArray:
+def _slowest_chip(fleet: Fleet, random: np.random.Generator, replicas: int) -> Float64Array:
     """Speed of each learner, [replicas * M]: the least of its chips' lognormal speeds, whose mean is 1.
 
     The least of n draws has the law 1 - (1 - F)^n, which one uniform draw inverts. Which slices are in does not
@@ -206,7 +218,7 @@ def _slowest_chip(fleet: Fleet, random: np.random.Generator, replicas: int) -> F
     variance = math.log1p(fleet.speed_spread**2)
     shares = -np.expm1(np.log1p(-random.random(chips.size)) / chips)
     normal = np.array([NormalDist().inv_cdf(max(share, 1e-300)) for share in shares.tolist()])
-    speeds: FloatArray = np.exp(math.sqrt(variance) * normal - variance / 2)
+    speeds: Float64Array = np.exp(math.sqrt(variance) * normal - variance / 2)
     return speeds
 
 
@@ -215,13 +227,16 @@ def _slowest_chip(fleet: Fleet, random: np.random.Generator, replicas: int) -> F
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Triggers:
-    """What may stall a learner, one entry each: it does if ``since_s <= e < before_s``, e the end of the last stall."""
+    """What may stall a learner, one entry each: it does if ``since_s <= e < before_s``, e the end of the last stall.
+
+    Returns, and failures of a learner that is not elastic, have no lower bound: their ``since_s`` is -inf.
+    """
 
     lane: IntArray
-    since_s: FloatArray
-    before_s: FloatArray
-    start_s: FloatArray
-    end_s: FloatArray
+    since_s: Float64Array
+    before_s: Float64Array
+    start_s: Float64Array
+    end_s: Float64Array
 
 
 def elastic_triggers(fleet: Fleet, breakages: Breakages) -> Triggers:
@@ -257,7 +272,7 @@ def _rigid_triggers(fleet: Fleet, breakages: Breakages) -> Triggers:
     )
 
 
-def between_stalls(triggers: Triggers, first_s: FloatArray) -> tuple[IntArray, FloatArray, FloatArray]:
+def between_stalls(triggers: Triggers, first_s: Float64Array) -> tuple[IntArray, Float64Array, Float64Array]:
     """(lane, begin, end) of the stretches between stalls, in order of lane and time.
 
     Args:
@@ -270,7 +285,7 @@ def between_stalls(triggers: Triggers, first_s: FloatArray) -> tuple[IntArray, F
     counts = np.bincount(lane, minlength=lanes.size)
     turn = np.arange(lane.size) - (np.cumsum(counts) - counts)[lane]
 
-    def by_turn(values: FloatArray, missing: float = np.inf) -> FloatArray:
+    def by_turn(values: Float64Array, missing: float = np.inf) -> Float64Array:
         """[turns, lanes], so that one turn of all lanes lies together in memory."""
         table = np.full((counts.max(initial=0), lanes.size), missing)
         table[turn, lane] = values[order]
@@ -296,7 +311,7 @@ def between_stalls(triggers: Triggers, first_s: FloatArray) -> tuple[IntArray, F
 # ------------------------------------------------------------------------------------------- how much work counts
 
 
-def width(fleet: Fleet, breakages: Breakages, lane: IntArray, begin_s: FloatArray) -> FloatArray:
+def width(fleet: Fleet, breakages: Breakages, lane: IntArray, begin_s: Float64Array) -> Float64Array:
     """Share of its chips that each stretch trains on: all that are not out when it begins."""
     moments = np.concatenate([breakages.at_s, breakages.back_s])
     change = np.concatenate([breakages.chips, -breakages.chips])
@@ -305,7 +320,7 @@ def width(fleet: Fleet, breakages: Breakages, lane: IntArray, begin_s: FloatArra
     return 1 - out / chips
 
 
-def _kept(fleet: Fleet, length_s: FloatArray) -> FloatArray:
+def _kept(fleet: Fleet, length_s: Float64Array) -> Float64Array:
     """Share of each stretch that neither went into a checkpoint nor was lost after the last one."""
     interval_s = fleet.checkpoint_interval(fleet.learner_failure_s)
     if not interval_s:
@@ -316,7 +331,7 @@ def _kept(fleet: Fleet, length_s: FloatArray) -> FloatArray:
 
 
 def _sum_until(
-    group: IntArray, at_s: FloatArray, change: IntArray, asked_group: IntArray, asked_s: FloatArray
+    group: IntArray, at_s: Float64Array, change: IntArray, asked_group: IntArray, asked_s: Float64Array
 ) -> IntArray:
     """Sum of a group's changes up to and including a moment, for each (group, moment) asked.
 

@@ -28,10 +28,10 @@ from unlockstep.core.layout import Layout, Role, Slot
 from unlockstep.core.merge import MergeRule
 from unlockstep.core.messages import Committed, ContributionArrived, VersionNotice
 from unlockstep.core.options import Anchor
-from unlockstep.learners.backend import FloatArray
+from unlockstep.learners.backend import Backend, FloatArray
 from unlockstep.loop import Contribution
 from unlockstep.sim.cargo import ArrayCargo, ArrayFreight, Cargo, Codecs, Freight, Parcel
-from unlockstep.sim.ward import Ward
+from unlockstep.sim.ward import Ward, WardedBackend
 from unlockstep.storehouse import NO_PAYLOAD, Storehouse
 
 Wide = npt.NDArray[np.float64]
@@ -56,11 +56,33 @@ class ShadowFreight:
         self._ward = ward
         self._watched = watched or ArrayFreight()
 
-    def codecs(self, layout: Layout, config: RunConfig) -> Codecs:
-        return self._watched.codecs(layout, config)
+    def codecs(self, layout: Layout, config: RunConfig, backend: Backend) -> Codecs:
+        codecs = self._watched.codecs(layout, config, backend)
+        return _WatchedCodecs(layout, config, codecs, backend) if isinstance(backend, WardedBackend) else codecs
 
     def cargo(self, layout: Layout, config: RunConfig, executor: Executor | None) -> Cargo:
         return Shadow(self._ward, layout, config, self._watched.cargo(layout, config, executor))
+
+
+class _WatchedCodecs:
+    """A learner's end, watched (``cargo.Codecs``): what it hands over is held against what its process has trained."""
+
+    def __init__(self, layout: Layout, config: RunConfig, watched: Codecs, trained: WardedBackend) -> None:
+        fragments = range(layout.fragment_count)
+        self._watched = watched
+        self._trained = trained
+        self._uploads = [FragmentCodec(layout, fragment, config.codec.upload) for fragment in fragments]
+
+    def pack(self, made: Contribution) -> Parcel:
+        parcel = self._watched.pack(made)
+        self._trained.hand_over(made, self._uploads[made.fragment].decode(parcel.body).astype(np.float64))
+        return parcel
+
+    def unpack(self, notice: VersionNotice, parcel: Parcel) -> FloatArray | None:
+        return self._watched.unpack(notice, parcel)
+
+    def size(self, fragment: int) -> int:
+        return self._watched.size(fragment)
 
 
 class Shadow:
@@ -91,6 +113,9 @@ class Shadow:
     def receive(self, made: Contribution, parcel: Parcel) -> ContributionArrived:
         arrived = self.watched.receive(made, parcel)
         if arrived.payload != NO_PAYLOAD:
+            if body_digest(parcel.body) != parcel.digest:
+                text = f"a damaged body of {made.learner} for round {made.round} is taken for a sound one"
+                self._ward.complain("uploaded body", text)
             delta = self._uploads[made.fragment].decode(parcel.body)
             self._held[arrived.payload] = made, delta.astype(np.float64)
         return arrived
@@ -137,7 +162,7 @@ class Shadow:
             self._ward.complain("published", text)
             return
         values = self._downloads[notice.fragment].decode(found[0])
-        self._ward.publish(notice.fragment, values)
+        self._ward.publish(notice, values)
         self._versions[notice.fragment, notice.version] = values.astype(np.float64)
 
     def _judge(self, commit: Commit, before: Wide, after: Wide) -> None:

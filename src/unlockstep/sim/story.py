@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 import tomllib
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ def draw(seed: int) -> Story:
     end_ns = max(chance.choice((2, 4, 6)) * SECOND_NS, min(3 * max(step_ns.values()), 12 * SECOND_NS))
     end_ns *= chance.choice((1, 1, 1, 1, 6))
     diverges = {name: chance.randint(1, 40) for name in names if chance.random() < 0.5} if _rarely(chance) else {}
-    return Story(
+    story = Story(
         seed=seed,
         config=_config(chance, len(names)),
         step_ns=step_ns,
@@ -81,6 +82,8 @@ def draw(seed: int) -> Story:
         diverges=diverges,
         tape=_tape(chance, f"seed-{seed}", names, at_start, end_ns),
     )
+    links = replace(story.links, attempts=chance.choice((1, 2, 0, 0)))
+    return msgspec.structs.replace(story, links=links)
 
 
 def _rarely(chance: random.Random) -> bool:
@@ -216,7 +219,9 @@ def loads(text: str, source: str = "the story") -> Story:
     """
     try:
         whole = tomllib.loads(text, parse_float=Decimal)
-        table = msgspec.convert(tomllib.loads(text).get("story"), _Settings)
+        if "story" not in whole:
+            raise _no_story(source)
+        table = msgspec.convert(tomllib.loads(text)["story"], _Settings)
     except (ValueError, ArithmeticError, RecursionError, msgspec.ValidationError) as error:
         raise UsageError(f"{source} is not a story ({error}); correct it there") from None
     whole.pop("story")
@@ -236,10 +241,19 @@ def loads(text: str, source: str = "the story") -> Story:
 
 def read(path: str | Path) -> Story:
     """The story in a file. Raises UsageError as ``loads``, or if the file cannot be read."""
+    if str(path) in tapes.shipped() or Path(path).suffix == ".jsonl":
+        raise _no_story(str(path))
     try:
         return loads(Path(path).read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"story {path} cannot be read ({error}); check the path") from None
+
+
+def _no_story(source: str) -> UsageError:
+    return UsageError(
+        f"{source} is not a story (it has no table [story]); if it is a tape, play it with "
+        f"unlockstep simulate tape {source}"
+    )
 
 
 def names(tape: tapes.Tape) -> set[str]:

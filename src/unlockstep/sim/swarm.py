@@ -3,7 +3,8 @@
 Decides the verdict:
 
 1. **Safety.** The tape is played. Every event of every life of the syncer passes the safety rules (``checkers``), every
-   commit is computed a second time (``shadow``), and no learner may hold a value that nobody published (``ward``).
+   commit is computed a second time (``shadow``), and no learner may hold a value that nobody published, nor hand over
+   anything but what it has trained since it last did (``ward``).
 2. **Liveness.** A core of at least K learners is chosen. Their links are healed, their processes continued or started
    again; the others are left as they are, or killed. Then, within a bound that follows from the story's own durations,
    every fragment commits, every learner of the core gives to every fragment and adopts a new version of it, also one
@@ -31,15 +32,18 @@ from unlockstep import tape as tapes
 from unlockstep.checkers import LIVENESS, SAFETY, Checkers, imbalances
 from unlockstep.core.events import (
     ContributionAccepted,
+    ContributionRefused,
     Event,
     FragmentAdopted,
     FragmentCommitted,
     LearnerLive,
+    RunFinished,
     RunFinishing,
     RunSeeded,
     StepReported,
 )
 from unlockstep.core.messages import EndRun
+from unlockstep.core.reasons import RefusalReason
 from unlockstep.learners.backend import Backend
 from unlockstep.learners.toy import ToyBackend
 from unlockstep.sim.cargo import Freight
@@ -64,6 +68,12 @@ JOINER = "joiner"
 
 HAPPENINGS_MAX = 400_000
 """In one story; who needs more is not judged."""
+
+HAPPENINGS_AT_ONCE_MAX = 10_000
+"""At one instant; with more a deadline is asked for again and again, and time stands still."""
+
+NEVER_ENTERED = (RefusalReason.STALE_INCARNATION, RefusalReason.UNKNOWN_ROUND, RefusalReason.BAD_COUNTS)
+"""Refusals whose tokens may be in flight until the end drops them."""
 
 Record = Callable[[int, Sequence[Event]], None]
 """Number of the syncer's life, and what has happened in it."""
@@ -175,8 +185,13 @@ class _Stage:
             make_core=make_core,
         )
         self.happenings = 0
+        self._at_once = 0
+        """Happenings since time has moved."""
+        self._now_ns = 0
         self.commits = 0
         self._record = record
+        self._is_kept = transfer_ns(story) is not None and not story.diverges
+        """The world keeps to an allowance, and nothing of a sound learner's is refused as a defect."""
         self._life: SyncerProcess | None = None
         self._checkers = self._new_checkers()
         self._found = 0
@@ -185,6 +200,8 @@ class _Stage:
         self._goals: Goals | None = None
         self._is_seeded = False
         self._is_finishing = False
+        self._is_all_entered = True
+        """No contribution was refused without entering its tokens."""
         self._longest_step_ns = 0
 
     # ------------------------------------------------------------------------------------------- the three parts
@@ -204,8 +221,7 @@ class _Stage:
         sizes = [3 + number % 3 for number in range(2 * story.config.protocol.fragments)]
         number = sorted(story.step_ns).index(name) if name in story.step_ns else len(story.step_ns)
         toy = ToyBackend(seed=1000 * story.seed + number, sizes=sizes, noise=0.1, tokens_per_step=7 + 3 * number)
-        mode = story.config.adoption.mode
-        return WardedBackend(self.ward, name, toy, mode, story.diverges.get(name)), self._step_ns(name)
+        return WardedBackend(self.ward, name, toy, story.config, story.diverges.get(name)), self._step_ns(name)
 
     def _step_ns(self, name: str) -> int:
         return self.story.step_ns.get(name, min(self.story.step_ns.values()))
@@ -307,18 +323,20 @@ class _Stage:
 
     def _new_checkers(self) -> Checkers:
         """All rules where the world keeps to an allowance, those of safety where it does not."""
-        story, allowed_ns = self.story, transfer_ns(self.story)
-        is_kept = allowed_ns is not None and not story.diverges
         return Checkers(
-            story.config.protocol,
-            rules=SAFETY | LIVENESS if is_kept else SAFETY,
-            timer_ns=longest_stop_ns(story.tape),
-            transfer_ns=allowed_ns,
+            self.story.config.protocol,
+            rules=SAFETY | LIVENESS if self._is_kept else SAFETY,
+            timer_ns=longest_stop_ns(self.story.tape),
+            transfer_ns=transfer_ns(self.story),
         )
 
     def _run(self, until_ns: int, enough: Callable[[], bool] = lambda: False) -> None:
-        for _ in self.world.play(until_ns):
+        for now_ns in self.world.play(until_ns):
             self.happenings += 1
+            self._at_once = self._at_once + 1 if now_ns == self._now_ns else 0
+            self._now_ns = now_ns
+            if self._at_once > HAPPENINGS_AT_ONCE_MAX:
+                raise _Broken(Verdict.LIVENESS, "time", f"more than {HAPPENINGS_AT_ONCE_MAX} things happen at once")
             if self.happenings > HAPPENINGS_MAX:
                 raise _Broken(Verdict.OUT_OF_RESOURCES, "", f"more than {HAPPENINGS_MAX} things happen")
             if self.world.syncer is not self._life:
@@ -338,6 +356,7 @@ class _Stage:
         self._survivors = [each for each in self.world.processes() if each.steps > 0 or each.loop.may_step]
         self._is_seeded = False
         self._is_finishing = False
+        self._is_all_entered = True
 
     def _take_events(self) -> None:
         syncer = self.world.syncer
@@ -361,6 +380,11 @@ class _Stage:
                 self.ward.complain("seeding", f"{event.learner} trains before the run has any parameters")
             case RunFinishing():
                 self._is_finishing = True
+            case ContributionRefused(reason=reason):
+                self._is_all_entered = self._is_all_entered and reason not in NEVER_ENTERED
+            case RunFinished() if event.tokens_under_way and self._is_all_entered and self._is_kept:
+                if not any(process.is_uploading for process in self.world.processes()):
+                    self.ward.complain("tokens", f"{event.tokens_under_way} tokens have gone astray")
             case StepReported() | FragmentAdopted() | ContributionAccepted():
                 if isinstance(event, StepReported):
                     self._longest_step_ns = max(self._longest_step_ns, event.step_ns)

@@ -17,7 +17,7 @@ from unlockstep.core.actions import Commit
 from unlockstep.core.layout import Layout, Role, TensorSpec
 from unlockstep.core.messages import Committed, ContributionArrived, VersionNotice
 from unlockstep.core.reasons import RefusalReason
-from unlockstep.learners.backend import FloatArray, StepStats
+from unlockstep.learners.backend import Backend, FloatArray, StepStats
 from unlockstep.loop import Contribution
 from unlockstep.sim.cargo import Cargo, Codecs, Parcel, arrived
 from unlockstep.storehouse import NO_PAYLOAD
@@ -72,7 +72,7 @@ class WeightlessFreight:
     def __init__(self, body_bytes: int = 0) -> None:
         self.parcel = Parcel(_BODY, "", body_bytes)
 
-    def codecs(self, layout: Layout, config: RunConfig) -> Codecs:
+    def codecs(self, layout: Layout, config: RunConfig, backend: Backend) -> Codecs:
         return self
 
     def cargo(self, layout: Layout, config: RunConfig, executor: Executor | None) -> Cargo:

@@ -12,6 +12,9 @@ import pytest
 
 from unlockstep import config
 from unlockstep.cli import app, exits
+from unlockstep.cli.simulate_fleet import FIELDS
+from unlockstep.cli.simulate_tables import span
+from unlockstep.sim.advise import LEARNERS_MAX
 from unlockstep.sim.fleet import YEAR_S, Fleet
 from unlockstep.sim.goodput import estimate
 
@@ -21,7 +24,7 @@ FLAGS = {
     "--checkpoint-interval-s --spares --swap-s --speed-spread --config --table --sweep --plot --tape --duration-s "
     "--failures --seed --json --help",
     "bandwidth": "--params --step-s --learners --interval-steps --fragments --overlap-steps --link-gbit --json --help",
-    "advise": "--params --step-s --link-gbit --chips --mtbi-years --mtbi-s --slice --config --syncer-gbit "
+    "advise": "--params --step-s --link-gbit --chips --learners --mtbi-years --mtbi-s --slice --config --syncer-gbit "
     "--syncer-cores --round-trip-s --tensors --tokens-per-step --learners-max --failures --seed --json --help",
 }
 
@@ -64,7 +67,7 @@ def sentence(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 def test_the_flags_of_a_command_are_these(name: str, printed: Callable[..., str]) -> None:
     """A flag is a promise: taking one away or renaming it breaks somebody's script."""
     shown = printed(name, "--help")
-    found = {word.rstrip(",") for word in shown.replace("/", " ").split() if word.startswith("--")}
+    found = {word.rstrip(",.]") for word in shown.replace("/", " ").split() if word.startswith("--")}
     assert found == set(FLAGS[name].split())
 
 
@@ -74,6 +77,21 @@ def test_help_states_the_defaults_of_a_fleet(printed: Callable[..., str]) -> Non
     assert f"M; 1 is elastic data-parallel. [default: {usual.learners}]" in shown
     assert f"Chips that leave and return together. [default: {usual.slice_chips}]" in shown
     assert f"years. [default: {usual.interruption_s / YEAR_S:g}]" in shown
+    words = shown.split()
+    for name in FIELDS:
+        if (flag := f"--{name.replace('_', '-')}") in words and name not in ("chips", "learners"):
+            assert _default_in_help(words[words.index(flag) + 1 :]) == getattr(usual, name), name
+
+
+def _default_in_help(words: list[str]) -> float:
+    """The first one stated."""
+    return float(words[words.index("[default:") + 1].rstrip("]"))
+
+
+def test_help_says_which_learners_advice_considers(printed: Callable[..., str]) -> None:
+    shown = " ".join(printed("advise", "--help").split())
+    assert "[default: 2, 4, 8, ... up to --learners-max, and the learners of --config]" in shown
+    assert f"without --learners. [default: {LEARNERS_MAX}]" in shown
 
 
 # ----------------------------------------------------------------------------------------------------------- goodput
@@ -100,7 +118,49 @@ def test_one_learner_is_data_parallel_and_rigid_its_baseline(printed: Callable[.
 def test_the_loss_is_said_in_chips(record: Callable[..., Any], printed: Callable[..., str]) -> None:
     fleet = ("goodput", "--chips", "1000000", "--learners", "1", "--failures", "50")
     lost = round((1 - record(*fleet)["goodput"]) * 1_000_000, -4)
-    assert f"it is as if {lost:,.0f} of the 1,000,000 chips never trained" in " ".join(printed(*fleet).split())
+    assert f"it is as if {lost:,.0f} of 1,000,000 chips never trained" in " ".join(printed(*fleet).split())
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("--chips 1e6", "--notice-s 2, --downscale-s 22, --upscale-s 12, --merge-wait-s 90, --return-s 300. They"),
+        ("--chips 1e6 --rigid", "--notice-s 2, --restart-s 81, --checkpoint-s 0. They"),
+        ("--chips 1e6 --sweep upscale_s=5,6", "--downscale-s 22, --merge-wait-s 90, --return-s 300. They"),
+        ("--table paper", "--return-s 300, --restart-s 81, --checkpoint-s 0. They"),
+    ],
+)
+def test_the_stalls_assumed_are_said_to_be_fitted(asked: str, said: str, printed: Callable[..., str]) -> None:
+    shown = " ".join(printed("goodput", *asked.split(), "--failures", "50").split())
+    assert (
+        f"{said} are fitted to the paper's table, not measured on your hardware; set yours with these flags." in shown
+    )
+
+
+def test_stalls_that_are_given_are_told_from_those_assumed(printed: Callable[..., str]) -> None:
+    shown = " ".join(printed("goodput", "--chips", "1e6", "--upscale-s", "5", "--failures", "50").split())
+    assert "--downscale-s 22, --merge-wait-s 90" in shown and "Given: --upscale-s 5." in shown
+
+
+def test_advice_says_where_its_stalls_are_set(printed: Callable[..., str]) -> None:
+    shown = " ".join(printed(*ADVISE).split())
+    assert "upscale_s = 12" in shown and "restart_s = 81" in shown and "set yours in a --config file." in shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.02, "20 ms"), (1580.0, "26 min 20 s"), (86_400.0, "24 h 00 min"), (3 * 86_400.0, "3 days"),
+     (2 * YEAR_S, "2.0 years"), (30_000 * YEAR_S, "30,000.0 years")],
+)  # fmt: skip
+def test_spans_of_time_are_said_as_people_say_them(seconds: float, text: str) -> None:
+    assert span(seconds) == text
+
+
+def test_one_is_not_many(printed: Callable[..., str]) -> None:
+    fleet = ("goodput", "--chips", "1", "--slice", "1", "--learners", "1")
+    shown = " ".join(printed(*fleet, "--failures", "1").split())
+    assert "1 chip, data-parallel, elastic;" in shown and "of 1 chip never trained" in shown
+    assert "1 chips" not in shown and " 1 failures" not in shown
 
 
 def test_the_papers_table_has_thirty_cells_and_a_summary(record: Callable[..., Any]) -> None:
@@ -135,7 +195,7 @@ def test_a_sweep_over_two_parameters_is_a_table(record: Callable[..., Any], prin
         (4, 1),
         (4, 2),
     ]
-    _, *rows = printed(*sweep).splitlines()
+    rows = printed(*sweep).splitlines()[1:3]
     shares = [f"{100 * point['goodput']:.1f}" for point in points]
     assert [row.replace("%", "").split() for row in rows] == [["2", *shares[:2]], ["4", *shares[2:]]]
 
@@ -164,7 +224,7 @@ def test_no_number_is_cut_short_however_narrow_the_terminal(
 
 def test_a_sweep_over_one_parameter_has_a_line_for_each_value(printed: Callable[..., str]) -> None:
     shown = printed("goodput", "--sweep", "chips=150000:600000:3", "--failures", "50").splitlines()
-    assert [line.split()[0] for line in shown[1:]] == ["150,000", "300,000", "600,000"]
+    assert [line.split()[0] for line in shown[1:4]] == ["150,000", "300,000", "600,000"]
 
 
 # ------------------------------------------------------------------------------------------------ bandwidth, advise
@@ -177,7 +237,7 @@ def test_bandwidth_prints_its_assumptions_and_the_published_figures(printed: Cal
         "198 195 -2 %",
         "0.84 0.841 +0 %",
         "The paper does not publish",
-        "on link",
+        "busy on",
     ):
         assert said in shown
     assert "…" not in shown
@@ -202,10 +262,26 @@ def test_advice_is_a_setting_with_reasons_and_lines_for_a_configuration(printed:
 def test_advice_as_json_holds_question_and_answer(record: Callable[..., Any]) -> None:
     found = record(*ADVISE, "--tokens-per-step", "4e6")
     assert found["question"]["fleet"]["chips"] == 1_200_000
+    assert found["question"]["learners"] == [2, 4, 8, 16]
+    assert not {"learners", "elastic"} & found["question"]["fleet"].keys()
     assert found["setting"]["learners"] == 16
     assert len(found["reasons"]) == 6 and found["tokens_per_day"] > 0
     rigid = found["alternatives"][1]
     assert rigid["outcome"] == pytest.approx(rigid["goodput"] * rigid["utilisation"])
+
+
+def test_advice_for_five_sites_is_for_five_sites(record: Callable[..., Any], tmp_path: Path) -> None:
+    assert record(*ADVISE, "--learners", "5")["setting"]["learners"] == 5
+    (tmp_path / "fleet.toml").write_text("learners = 5\n")
+    choices = record(*ADVISE, "--config", str(tmp_path / "fleet.toml"))["choices"]
+    assert [choice["learners"] for choice in choices] == [2, 4, 5, 8, 16]
+
+
+def test_columns_of_the_traffic_have_headings_apart(printed: Callable[..., str]) -> None:
+    _, first, second, *_ = printed("bandwidth", "--params", "5e9").splitlines()
+    shares = ["50%", "75%", "80%", "90%", "95%", "99%"]
+    assert first.replace(" %", "%").split() == ["mean", "mean", *shares, *["syncer"] * 3]
+    assert second.split() == ["method", "format", "up", "down", "peak", *["busy"] * 6, "in", "out", "peak"]
 
 
 # --------------------------------------------------------------------------------------------------------- bad input
@@ -216,18 +292,20 @@ def test_advice_as_json_holds_question_and_answer(record: Callable[..., Any]) ->
     [
         ("goodput --chips 0", "chips is 0; it must be"),
         ("goodput --chips -5", "chips is -5; it must be"),
-        ("goodput --chips 1024 --learners 8", "learners is 8, but 1024 chips hold 4 slices of 256"),
+        ("goodput --chips 1024 --learners 8", "learners is 8, but a fleet of 1,024 chips has 4 slices of 256"),
         ("goodput", "chips is missing"),
         ("goodput --chips 1e6 --rigid --learners 8", "--rigid is the baseline of one learner, but learners is 8"),
         ("goodput --chips 1e6 --mtbi-years 1 --mtbi-s 5", "--mtbi-years and --mtbi-s say the same"),
         ("goodput --chips 1e6 --failures 0", "failures is 0"),
         ("goodput --chips 1e6 --seed -1", "seed is -1"),
+        ("goodput --chips 1e6 --restart-s 5", "--restart-s is for rigid fleets"),
+        ("goodput --chips 1e6 --rigid --sweep learners=1,2", "--rigid is the baseline of one learner"),
         ("goodput --config gone.toml", "--config is gone.toml, which does not exist"),
         ("goodput --table mine", "--table is 'mine'; the one there is is called paper"),
         ("goodput --table paper --chips 5", "--table paper has its own fleets"),
         ("goodput --table paper --sweep chips=1,2", "--table paper has its own fleets"),
         ("goodput --chips 1e6 --sweep colour=1,2", "--sweep names 'colour', which is not a setting of a fleet"),
-        ("goodput --sweep chips=1024,2048", "learners is 8, but 1024 chips hold 4 slices"),
+        ("goodput --sweep chips=1024,2048", "learners is 8, but a fleet of 1,024 chips has 4 slices"),
         ("goodput --chips 1e6 --tape t.toml", "--tape is given without --duration-s"),
         ("goodput --chips 1e6 --duration-s 60", "--duration-s is given without --tape"),
         (
@@ -239,6 +317,8 @@ def test_advice_as_json_holds_question_and_answer(record: Callable[..., Any]) ->
         ("bandwidth --params 1e9 --fragments 0", "fragments is 0; it must be from 1 to 1e+09"),
         ("advise --params 5e9 --step-s 1 --link-gbit 1", "chips is missing"),
         ("advise --chips 1e6 --params 5e9 --step-s 1 --link-gbit 1e-3", "link_gbit is 0.001; even with 2 learners"),
+        ("advise --chips 1e6 --params 5e9 --step-s 1 --link-gbit 1 --learners 1", "learners is 1; choose 2 or more"),
+        ("advise --chips 1e6 --params 5e9 --step-s 1 --link-gbit 1 --learners-max 1", "learners_max is 1; it must be"),
         ("advise --chips 256 --params 5e9 --step-s 1 --link-gbit 1", "chips is 256 and slice_chips is 256, too few"),
     ],
 )

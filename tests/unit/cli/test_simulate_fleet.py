@@ -6,7 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from unlockstep.cli.simulate_fleet import FIELDS, FLAGS, POINTS_MAX, Sweep, fleet, grid, parse_sweep, settings
+from unlockstep.cli.simulate_fleet import (
+    FIELDS,
+    FLAGS,
+    POINTS_MAX,
+    Sweep,
+    advised,
+    check_use,
+    fleet,
+    grid,
+    parse_learners,
+    parse_sweep,
+    settings,
+)
 from unlockstep.core.errors import ConfigError, UsageError
 from unlockstep.sim.fleet import YEAR_S, Fleet
 
@@ -38,8 +50,27 @@ def test_a_fleet_of_several_rigid_learners_is_the_files_business(tmp_path: Path)
     file = tmp_path / "fleet.toml"
     file.write_text("elastic = false\nlearners = 8\n")
     assert settings(file, {}) == {"learners": 8, "elastic": False}
-    with pytest.raises(UsageError, match=r"^--rigid is the baseline of one learner, but learners is 8; drop one"):
+    with pytest.raises(
+        UsageError, match=r"^--rigid is the baseline of one learner, but learners is 8; add --learners 1"
+    ):
         settings(file, {"rigid": True})
+
+
+def test_a_file_may_use_the_names_of_flags(tmp_path: Path) -> None:
+    file = tmp_path / "fleet.toml"
+    file.write_text("chips = 4096\nmtbi_years = 2\nslice = 128\n")
+    assert fleet(settings(file, {})) == Fleet(chips=4096, interruption_s=2 * YEAR_S, slice_chips=128)
+    file.write_text("mtbi_s = 1e6\n")
+    assert settings(file, {}) == {"interruption_s": 1e6}
+    assert settings(file, {"mtbi_years": 1.0}) == {"interruption_s": YEAR_S}
+
+
+@pytest.mark.parametrize("text", ["mtbi_years = 1\ninterruption_s = 5.0", "mtbi_s = 5.0\nmtbi_years = 1"])
+def test_a_file_says_a_thing_once(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "fleet.toml"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=r"^--config has \w+ and \w+, which say the same; give one of them$"):
+        settings(file, {})
 
 
 def test_one_unit_for_interruptions_is_enough() -> None:
@@ -56,6 +87,8 @@ def test_one_unit_for_interruptions_is_enough() -> None:
         ("chips = 1024\nelastic = 1", "elastic is 1; it must be true or false"),
         ("chips = 1024\nreturn_s = [1]", "return_s is [1]; it must be a number"),
         ("learners = 8", "chips is missing; say how many there are"),
+        ("mtbi_years = 'two'", "mtbi_years is 'two'; it must be a number"),
+        ("chips = 5\nrigid = true", "rigid is not a setting of a fleet; write elastic = false"),
     ],
 )
 def test_a_file_with_a_wrong_setting_is_refused(text: str, said: str, tmp_path: Path) -> None:
@@ -111,6 +144,7 @@ def test_two_sweeps_make_a_grid_whose_second_runs_fastest() -> None:
     [
         ("chips", "--sweep is 'chips'; write FIELD=a,b,c or FIELD=start:stop:count"),
         ("chip=1,2", "--sweep names 'chip', which is not a setting of a fleet; did you mean chips?"),
+        ("rigid=true,false", "--sweep names 'rigid', which is not a setting of a fleet; sweep elastic=true,false"),
         ("chips=", "--sweep gives chips the value ''; it must be a whole number"),
         ("chips=1.5", "--sweep gives chips the value '1.5'; it must be a whole number"),
         ("return_s=inf", "--sweep gives return_s the value 'inf'; it must be a number"),
@@ -136,3 +170,82 @@ def test_a_grid_has_at_most_two_parameters_each_once_and_a_bounded_size() -> Non
         grid({}, [chips, learners, Sweep(name="swap_s", values=(1.0,))])
     with pytest.raises(UsageError, match=rf"^--sweep asks for {POINTS_MAX + 1} fleets"):
         grid({}, [Sweep(name="chips", values=(4096,) * (POINTS_MAX + 1))])
+
+
+# ------------------------------------------------------------------------------------- settings that change nothing
+
+
+def _checked(flags: dict[str, object], *sweeps: str) -> None:
+    check_use(settings(None, flags), flags, [parse_sweep(text) for text in sweeps])
+
+
+@pytest.mark.parametrize("name", ["restart_s", "checkpoint_s", "checkpoint_interval_s", "spares", "swap_s"])
+def test_a_setting_of_rigid_fleets_is_refused_for_an_elastic_one(name: str) -> None:
+    flag = f"--{name.replace('_', '-')}"
+    with pytest.raises(
+        UsageError, match=rf"^{flag} is for rigid fleets and .* an elastic one; drop it, or add --rigid$"
+    ):
+        _checked({name: 1})
+    with pytest.raises(UsageError, match=rf"^--sweep {name} is for rigid fleets"):
+        _checked({}, f"{name}=1,2")
+    _checked({name: 1, "rigid": True})
+    _checked({name: 1}, "elastic=true,false")
+
+
+@pytest.mark.parametrize("name", ["downscale_s", "upscale_s", "merge_wait_s"])
+def test_a_setting_of_elastic_fleets_is_refused_for_a_rigid_one(name: str) -> None:
+    with pytest.raises(UsageError, match=r"is for elastic fleets and .* a rigid one; drop it, or drop --rigid$"):
+        _checked({name: 1, "rigid": True})
+    _checked({name: 1})
+    _checked({name: 1, "rigid": True}, "elastic=true,false")
+
+
+def test_rigid_is_one_learner_in_a_sweep_as_it_is_without() -> None:
+    with pytest.raises(
+        UsageError, match=r"^--rigid is the baseline of one learner, but learners is 2; add --learners 1"
+    ):
+        _checked({"rigid": True}, "learners=1,2")
+    _checked({"rigid": True}, "learners=1")
+    _checked({}, "learners=1,2")
+
+
+# ----------------------------------------------------------------------------------------------------------- advice
+
+
+def test_learners_are_listed_with_commas() -> None:
+    assert parse_learners("5") == (5,)
+    assert parse_learners("8, 4,5,4") == (4, 5, 8)
+
+
+@pytest.mark.parametrize("text", ["", "many", "4,", "2.5", "-4", "9" * 5000])
+def test_a_list_of_learners_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"write one M, or several as 4,5,8$"):
+        parse_learners(text)
+
+
+def test_advice_considers_powers_of_two_and_the_files_learners() -> None:
+    assert advised({"chips": 10**6}, None, None)[1] == (2, 4, 8, 16)
+    assert advised({"chips": 10**6, "learners": 5}, None, None)[1] == (2, 4, 5, 8, 16)
+    assert advised({"chips": 10**6, "learners": 5}, None, 4)[1] == (2, 4, 5)
+    assert advised({"chips": 10**6, "learners": 1}, None, None)[1] == (2, 4, 8, 16)
+
+
+def test_advice_considers_only_the_learners_that_a_flag_names() -> None:
+    assert advised({"chips": 10**6, "learners": 8}, "5", None)[1] == (5,)
+    with pytest.raises(UsageError, match=r"^--learners already says which M to choose among; drop --learners-max$"):
+        advised({"chips": 10**6}, "5", 32)
+
+
+def test_advice_for_a_fleet_without_elasticity_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"^elastic is false, but advice is for learners that go on"):
+        advised({"chips": 10**6, "elastic": False}, None, None)
+
+
+def test_advice_compares_a_baseline_with_the_files_spares() -> None:
+    assert advised({"chips": 10**6, "spares": 4}, None, None)[0].spares == 4
+
+
+@pytest.mark.parametrize("found", [{"learners": "many"}, {"elastic": 1}])
+def test_advice_checks_settings_that_it_answers_itself(found: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="it must be"):
+        advised({"chips": 10**6, **found}, None, None)

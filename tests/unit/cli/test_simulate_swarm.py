@@ -1,18 +1,20 @@
-"""``unlockstep simulate swarm`` and ``simulate tape``: what is printed, what is written, and how it ends."""
+"""``unlockstep simulate swarm``: what is printed, what is written, and how it ends."""
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from unlockstep import runlog
+from unlockstep import tape as tapes
 from unlockstep.cli import exits, simulate_swarm
 from unlockstep.cli.app import run
 from unlockstep.cli.output import wide_console
-from unlockstep.core.events import RunFinished
+from unlockstep.core.events import FragmentCommitted
 from unlockstep.sim import story as stories
 from unlockstep.sim.swarm import Outcome, Verdict
 
@@ -24,12 +26,58 @@ def test_some_stories_are_played_and_counted(capsys: pytest.CaptureFixture[str])
     assert sum(said["verdicts"].values()) == 3 and said["commits"] > 0
 
 
-def test_one_story_is_played_and_its_log_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log = tmp_path / "run.jsonl"
-    assert run(["simulate", "swarm", "--seed", "6", "--log", str(log)]) == exits.DONE
-    assert "seed 6: passed" in capsys.readouterr().out
-    _, events = runlog.read(log)
-    assert isinstance(list(events)[-1], RunFinished)
+def test_one_story_is_played_and_every_life_of_its_syncer_can_be_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The example in docs/simulation.md."""
+    folder = tmp_path / "story"
+    assert run(["simulate", "swarm", "--seed", "47", "--run-dir", str(folder)]) == exits.DONE
+    lives = [folder, folder / "life-2"]
+    verdict, counts, *reports = capsys.readouterr().out.splitlines()
+    assert verdict == "seed 47: passed"
+    assert reports == [
+        f"unlockstep report {folder} --check    # life 1 of the syncer: {folder}/run.jsonl, config.toml",
+        f"unlockstep report {lives[1]} --check    # life 2 of the syncer: {lives[1]}/run.jsonl, config.toml",
+    ]
+    assert sorted(path.parent for path in folder.rglob("run.jsonl")) == lives
+    commits = 0
+    for life in lives:
+        assert run(["report", str(life), "--check"]) == exits.DONE
+        commits += sum(isinstance(event, FragmentCommitted) for event in runlog.read(life / "run.jsonl")[1])
+    assert commits > 20 and counts.endswith(f" happenings, {commits} commits")
+
+
+def test_a_folder_that_is_used_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "kept.txt").write_text("kept", encoding="utf-8")
+    for place in (tmp_path, tmp_path / "kept.txt"):
+        assert run(["simulate", "swarm", "--seed", "6", "--run-dir", str(place)]) == exits.USAGE
+        assert f"--run-dir {place} is there already; name a folder that is new or empty" in capsys.readouterr().err
+    assert run(["simulate", "swarm", "--seed", "6", "--run-dir", str(tmp_path / "kept.txt" / "run")]) == exits.USAGE
+    assert "cannot be written" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["kept.txt"]
+
+
+def test_one_story_as_json_says_where_its_log_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "story"
+    assert run(["simulate", "swarm", "--seed", "6", "--run-dir", str(folder), "--json"]) == exits.DONE
+    said = json.loads(capsys.readouterr().out)
+    assert (said["story"], said["verdict"], said["run_folders"]) == ("seed 6", "passed", [str(folder)])
+
+
+def test_a_story_in_a_file_is_called_by_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(stories.dumps(stories.draw(6)), encoding="utf-8")
+    assert run(["simulate", "swarm", "--story", str(path)]) == exits.DONE
+    assert capsys.readouterr().out.startswith(f"story {path}: passed\n")
+
+
+def test_a_hopeless_story_says_why_and_many_what_it_means(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["simulate", "swarm", "--seed", "3"]) == exits.DONE
+    assert "seed 3: hopeless: too few learners are sound to form a core\n" in capsys.readouterr().out
+    assert run(["simulate", "swarm", "--first", "3", "--seeds", "1"]) == exits.DONE
+    assert f"\n{simulate_swarm.HOPELESS_SAID}\n" in capsys.readouterr().out
+    assert run(["simulate", "swarm", "--first", "6", "--seeds", "1"]) == exits.DONE
+    assert "hopeless" not in capsys.readouterr().out
 
 
 def test_a_story_that_fails_is_made_small_and_can_be_replayed(
@@ -56,7 +104,14 @@ def test_a_canary_that_is_not_is_a_failure(capsys: pytest.CaptureFixture[str]) -
     """One of these stories alone does not show that an earlier start of a learner is heard."""
     arguments = ["simulate", "swarm", "--canary", "stale_incarnation", "--seeds", "1"]
     assert run(arguments) == exits.FAILED
-    assert "is NOT caught within 1 seeds" in capsys.readouterr().out
+    assert "is NOT caught within 1 seed:" in capsys.readouterr().out
+
+
+def test_a_process_that_is_killed_is_neither_waited_for_nor_overlooked() -> None:
+    """``os._exit`` instead of a story: the process is gone without a word."""
+    played = simulate_swarm.elsewhere(os._exit, range(7, 9), jobs=2)  # type: ignore[arg-type]
+    with pytest.raises(exits.RunFailed, match="after 0 of 2 stories; go on with --first 7"):
+        next(played)
 
 
 @pytest.mark.parametrize(
@@ -85,10 +140,17 @@ def test_a_failure_counts_for_more_than_what_cannot_be_told() -> None:
     [
         (["--seeds", "0"], "--seeds is 0; it must be at least 1"),
         (["--jobs", "0"], "--jobs is 0; it must be at least 1"),
+        (["--seed", "-1"], "--seed is -1; it must be from 0 to"),
+        (["--first", "-5"], "--first is -5; it must be from 0 to"),
+        (["--seeds", "9" * 30], "it must be from 0 to"),
+        (["--seed", "1", "--seeds", "5"], "--seeds is for many stories, but seed 1 is one; leave it out"),
+        (["--seed", "1", "--canary", "all"], "--canary all is for many stories, but seed 1 is one; name a canary"),
         (["--seed", "1", "--story", "x.toml"], "--seed 1 and --story x.toml are two stories; give one of them"),
-        (["--log", "x.jsonl"], "--log x.jsonl is given without a story; add --seed or --story"),
+        (["--run-dir", "x"], "--run-dir x is given without a story; add --seed or --story"),
         (["--canary", "dodo"], "canary is 'dodo', which does not exist: choose one of "),
         (["--story", "nowhere.toml"], "story nowhere.toml cannot be read"),
+        (["--story", "calm"], "play it with unlockstep simulate tape calm"),
+        (["--story", "day.jsonl"], "play it with unlockstep simulate tape day.jsonl"),
     ],
 )
 def test_what_cannot_be_is_refused(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,6 +162,10 @@ def test_what_cannot_be_is_refused(arguments: list[str], sentence: str, capsys: 
     ("wrong", "sentence"),
     [
         ("", "is not a story"),
+        (
+            tapes.dumps_toml(stories.draw(1).tape),
+            "has no table [story]); if it is a tape, play it with unlockstep simulate",
+        ),
         ("name = ", "is not a story"),
         (stories.dumps(stories.draw(1)).replace("seed = 1", "sed = 1"), "is not a story"),
         (stories.dumps(stories.draw(1)).replace("learner-0 =", "learner-9 ="), "step_ns says nothing of learner-0"),
@@ -112,49 +178,4 @@ def test_a_file_that_is_no_story_is_refused(
     path = tmp_path / "story.toml"
     path.write_text(wrong, encoding="utf-8")
     assert run(["simulate", "swarm", "--story", str(path)]) == exits.USAGE
-    assert sentence in capsys.readouterr().err
-
-
-# ----------------------------------------------------------------------------------------------- tapes
-
-
-def test_a_tape_is_played_and_its_folder_can_be_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "run"
-    arguments = ["simulate", "tape", "one_crash", "--run-dir", str(folder), "--json", "--seconds", "40"]
-    assert run(arguments) == exits.DONE
-    (life,) = json.loads(capsys.readouterr().out)["lives"]
-    assert life["violations"] == [] and life["accounting"]["ended"]
-    assert 0.8 < life["yielded"] < 1
-    assert run(["report", str(folder), "--check"]) == exits.DONE
-
-
-def test_every_life_of_the_syncer_is_summed_up_by_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "run"
-    assert run(["simulate", "tape", "syncer_crash", "--toy", "--run-dir", str(folder)]) == exits.DONE
-    said = capsys.readouterr().out
-    assert "syncer_crash, life 1 of the syncer" in said and "life 2 of the syncer" in said
-    assert (folder / "run.jsonl").exists() and (folder / "life-2" / "run.jsonl").exists()
-
-
-def test_settings_speed_and_learners_can_be_replaced(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--learners", "6", "--fragments", "2", "--set", "protocol.quorum=2", "--step-s", "0.5", "--json"]
-    assert run(["simulate", "tape", "calm", "--seconds", "20", *arguments]) == exits.DONE
-    (life,) = json.loads(capsys.readouterr().out)["lives"]
-    learners = life["accounting"]["learners"]
-    assert len(learners) == 6 and all(38 <= learner["steps"] <= 42 for learner in learners)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["nothing"], "tape 'nothing' is neither a file"),
-        (["calm", "--step-s", "0"], "--step-s is 0.0; it must be from 0.001 to 1e9"),
-        (["calm", "--fragments", "0"], "protocol.fragments is 0; it must be at least 1"),
-        (["one_crash", "--learners", "0"], "tape 'one_crash'"),
-    ],
-)
-def test_a_tape_that_cannot_be_played_is_refused(
-    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["simulate", "tape", *arguments]) == exits.USAGE
     assert sentence in capsys.readouterr().err

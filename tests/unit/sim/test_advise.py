@@ -11,14 +11,16 @@ import pytest
 from unlockstep import config
 from unlockstep.core.codec import Codec
 from unlockstep.core.errors import ConfigError, UsageError
-from unlockstep.sim.advise import INTERVALS, NEAR_POINTS, Advice, Question, advise
+from unlockstep.sim.advise import INTERVALS, NEAR_POINTS, Advice, Question, advise, powers_of_two
 from unlockstep.sim.fleet import Fleet
 
 
 def question(chips: int = 1_200_000, **changed: Any) -> Question:
     """5 B parameters, 1 s a step, a link of 10 Gbit/s, unless changed."""
+    fleet = Fleet(chips=chips, learners=1)
+    learners = changed.pop("learners", None) or powers_of_two(fleet)
     usual = {"params": 5e9, "step_s": 1.0, "link_gbit": 10.0}
-    return Question(fleet=Fleet(chips=chips, learners=1), **{**usual, **changed})
+    return Question(fleet=fleet, learners=learners, **{**usual, **changed})
 
 
 def answer(chips: int = 1_200_000, **changed: Any) -> Advice:
@@ -89,7 +91,38 @@ def test_no_learner_is_smaller_than_a_slice() -> None:
 
 
 def test_more_learners_than_published_have_to_be_asked_for() -> None:
-    assert [choice.learners for choice in answer(learners_max=64).choices] == [2, 4, 8, 16, 32, 64]
+    fleet = Fleet(chips=1_200_000)
+    assert powers_of_two(fleet) == (2, 4, 8, 16)
+    assert powers_of_two(fleet, 64) == (2, 4, 8, 16, 32, 64)
+
+
+def test_a_number_of_learners_that_is_asked_for_is_the_answer() -> None:
+    """Five sites: data-parallel then averages 2 (M - 1) / M of the gradients over five, too."""
+    advice = answer(learners=(5,))
+    assert advice.setting.learners == 5
+    assert [choice.learners for choice in advice.choices] == [5]
+    assert advice.reasons[0].startswith("M = 5: no other was to be considered")
+    assert advice.alternatives[0].utilisation == pytest.approx(1 / (1 + 2 * 4 / 5 * 5 * 16 / 10 - 2 / 3))
+    assert advice.alternatives[0].remark == "bfloat16 gradients over 5 sites"
+
+
+def test_of_several_numbers_of_learners_the_rule_chooses() -> None:
+    advice = answer(learners=(4, 5, 12))
+    assert [choice.learners for choice in advice.choices] == [4, 5, 12]
+    assert advice.setting.learners == 12
+
+
+def test_more_learners_than_slices_are_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^learners is 5, but a fleet of 1,024 chips has 4 slices of 256; choose fewer"
+    ):
+        answer(chips=1024, learners=(5,))
+
+
+@pytest.mark.parametrize("learners", [(), (1,), (4, 2), (2, 2), (2, 10**400)])
+def test_numbers_of_learners_that_cannot_be_are_refused(learners: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigError, match=r"^learners is "):
+        Question(fleet=Fleet(chips=10**6), learners=learners, params=5e9, step_s=1.0, link_gbit=10.0)
 
 
 def test_a_model_of_few_tensors_has_few_fragments() -> None:
@@ -152,7 +185,9 @@ def test_a_longer_interval_says_what_asked_for_it() -> None:
 
 def test_spares_are_kept_by_the_rigid_baseline_alone() -> None:
     fleet = Fleet(chips=1_200_000, learners=1, elastic=False, spares=50)
-    with_spares = advise(Question(fleet=fleet, params=5e9, step_s=1.0, link_gbit=10.0), failures=100)
+    with_spares = advise(
+        Question(fleet=fleet, learners=powers_of_two(fleet), params=5e9, step_s=1.0, link_gbit=10.0), failures=100
+    )
     without = answer()
     assert with_spares.goodput == without.goodput
     assert with_spares.alternatives[1].goodput > without.alternatives[1].goodput
@@ -195,7 +230,6 @@ def test_the_link_that_would_do_is_stated() -> None:
         ("syncer_cores", 0),
         ("tensors", 0),
         ("tokens_per_step", -1),
-        ("learners_max", 1),
         ("params", 1e308),
         ("syncer_cores", 10**400),
         ("tensors", 10**400),

@@ -35,12 +35,17 @@ from unlockstep.sim.fleet import YEAR_S, Fleet
         ),
         (
             {"chips": 1023, "learners": 4},
-            "learners is 4, but 1023 chips hold 3 slices of 256; "
+            "learners is 4, but a fleet of 1,023 chips has 3 slices of 256; "
+            "choose fewer learners or smaller slices (slice_chips), or add chips",
+        ),
+        (
+            {"chips": 300, "learners": 2},
+            "learners is 2, but a fleet of 300 chips has 1 slice of 256; "
             "choose fewer learners or smaller slices (slice_chips), or add chips",
         ),
         (
             {"chips": 1024, "learners": 1, "elastic": False, "spares": 4},
-            "learners is 1, but 1024 chips hold 0 slices of 256 besides 4 spares; "
+            "learners is 1, but a fleet of 1,024 chips has 0 slices of 256 besides 4 spares; "
             "choose fewer learners or smaller slices (slice_chips), or add chips",
         ),
     ],

@@ -10,11 +10,9 @@ from support.core_builders import layout
 from unlockstep.config import OuterSection
 from unlockstep.core.codec import Codec
 from unlockstep.core.merge import MergeRule
-from unlockstep.learners.toy import ToyBackend
 from unlockstep.sim import story as stories
 from unlockstep.sim.shadow import explained, merged_value, outer_step
 from unlockstep.sim.swarm import Verdict, play
-from unlockstep.sim.ward import Ward, WardedBackend
 
 NESTEROV = OuterSection(optimizer="nesterov", learning_rate=0.5, momentum=0.8)
 
@@ -61,22 +59,3 @@ def test_the_store_agrees_with_it_whatever_the_settings() -> None:
     for story in played:
         outcome = play(story)
         assert outcome.verdict in (Verdict.PASSED, Verdict.HOPELESS), outcome
-
-
-def test_a_value_that_nobody_published_may_not_be_loaded() -> None:
-    ward = Ward()
-    toy = ToyBackend(sizes=[1, 1])
-    backend = WardedBackend(ward, "a", toy, stories.draw(0).config.adoption.mode)
-    backend.bind(layout_of(toy))
-    ward.publish(0, np.ones(1, np.float32))
-    backend.write_fragment(0, np.ones(1, np.float32))
-    assert ward.take_complaints() == []
-    backend.write_fragment(1, np.ones(1, np.float32))
-    assert ward.take_complaints() == [("adopted value", "a loads a value of fragment 1 nobody published")]
-    assert ward.take_complaints() == []
-
-
-def layout_of(toy: ToyBackend):  # type: ignore[no-untyped-def]
-    from unlockstep.core.layout import LayoutMethod, build_layout
-
-    return build_layout(toy.tensors(), 2, LayoutMethod.BALANCED)

@@ -1,8 +1,8 @@
 """The rules of the protocol, checked on the events of a run: a simulated one or a real one, whole or cut short.
 
 Decides which rules there are and how events reach them: each rule sees every event of its kinds before and after the
-history holds it. What a rule demands is in ``safety``, ``books`` and ``liveness``; what the events amount to, in
-``history``. Nothing here takes part in a run.
+history holds it. What a rule demands is in ``safety``, ``members``, ``books`` and ``liveness``; what the events amount
+to, in ``history``. Nothing here takes part in a run.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ class LearnerProcess:
         self._step_ends_ns: int | None = None
         """None between two steps."""
         self._step_left_ns = 0
-        self._leaves = False
+        self._is_leaving = False
         self._is_ending = False
         life.after(costs.message_ns, self._connect)
 
@@ -165,12 +165,15 @@ class LearnerProcess:
 
     def leave(self) -> None:
         """It is asked to go, in order: between two steps."""
-        self._leaves = True
+        self._is_leaving = True
         if self._step_ends_ns is None:
             self._depart()
 
     def kill(self) -> None:
         """The process is gone without a word; its connection breaks."""
+        self._end()
+
+    def _end(self) -> None:
         self.life.end()
         self._hang_up()
 
@@ -185,8 +188,7 @@ class LearnerProcess:
             return
         self._backoff_ns = BACKOFF_NS_MIN
         wire = self._host.wire
-        self._connection = Connection(self, wire.pipe(Way.UP), wire.pipe(Way.DOWN))
-        self._peer = syncer
+        self._connection = Connection(self, syncer, wire.pipe(Way.UP), wire.pipe(Way.DOWN))
         syncer.accept(self._connection)
         self._deliver(Connected())
 
@@ -212,25 +214,23 @@ class LearnerProcess:
         """Close our end; the syncer's host notices when word of it arrives."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            peer = self._peer
-            connection.up.put(lambda: peer.life.happen(lambda: peer.gone(connection)))
+            connection.to_syncer(lambda: connection.syncer.gone(connection))
 
     def silence(self) -> None:
         """The link has been cut for so long that both ends give the connection up, each by itself."""
         connection = self._connection
         if connection is not None:
-            peer = self._peer
             connection.close()
-            peer.life.happen(lambda: peer.gone(connection))
+            connection.syncer.life.happen(lambda: connection.syncer.gone(connection))
             self.life.happen(lambda: self.lose(connection))
 
     def _deliver(self, message: LearnerInput) -> None:
         self.loop.deliver(message)
-        self._look_after()
+        self._go_on()
 
     # ------------------------------------------------------------------------------------------- steps
 
-    def _look_after(self) -> None:
+    def _go_on(self) -> None:
         """Begin the next step if it may begin, and keep the deadline armed."""
         if self._step_ends_ns is None and self.loop.wait_until_may_step(timeout_s=0):
             if self.steps == 0 and self.loop.steps_before > 0:
@@ -243,7 +243,7 @@ class LearnerProcess:
 
     def _on_deadline(self) -> None:
         self.loop.on_deadline()
-        self._look_after()
+        self._go_on()
 
     def _end_step_in(self, left_ns: int) -> None:
         self._step_number += 1
@@ -258,22 +258,22 @@ class LearnerProcess:
         stats = self.backend.inner_step(self.loop.clock)
         self.steps += 1
         self.loop.finish_step(stats)
-        if self._leaves:
+        if self._is_leaving:
             self._depart()
         else:
-            self._look_after()
+            self._go_on()
 
     def _depart(self) -> None:
         if self.loop.done is None:
             self.loop.leave()
-        self._look_after()
+        self._go_on()
 
     def _end_in_order(self, until_ns: int) -> None:
         """Close the connection once nothing is under way, or after a while."""
         if self._transfers and self.life.clock.now_ns() < until_ns:
             self.life.after(FLUSH_LOOK_NS, lambda: self._end_in_order(until_ns))
         else:
-            self.kill()
+            self._end()
 
     # ------------------------------------------------------------------------------------------- loop.Link
 
@@ -286,8 +286,8 @@ class LearnerProcess:
     def _say(self, message: LearnerMessage) -> None:
         connection = self._connection
         if connection is not None:
-            data, peer = messages.encode(message), self._peer
-            connection.up.put(lambda: peer.life.happen(lambda: peer.hear(connection, data)))
+            data = messages.encode(message)
+            connection.to_syncer(lambda: connection.syncer.hear(connection, data))
 
     def _say_goodbye(self, goodbye: Leave, until_ns: int) -> None:
         """When the uploads under way have arrived: after it they would be refused."""
@@ -336,18 +336,22 @@ class LearnerProcess:
                 self.lose(self._connection)
 
         def arrive(peer: SyncerProcess) -> None:
-            if peer.take_seed(run_id, learner, incarnation, fragment, values):
-                self._deliver(SeedStored(fragment))
-            else:
-                fail()
+            def take() -> None:
+                is_taken = peer.take_seed(run_id, learner, incarnation, fragment, values)
+                self.life.happen(lambda: self._deliver(SeedStored(fragment)) if is_taken else fail())
+
+            peer.life.happen(take)
 
         self._carry(values.nbytes, arrive, fail)
 
-    def _carry(
-        self, size: int, arrive: Callable[[SyncerProcess], None], fail: Callable[[], None], attempt: int = 1
-    ) -> None:
+    def _carry(self, size: int, arrive: Callable[[SyncerProcess], None], fail: Callable[[], None]) -> None:
         """Bring a body to the syncer: in as many attempts as a real learner makes."""
-        self._transfers += attempt == 1
+        self._transfers += 1
+        self._attempt(1, size, arrive, fail)
+
+    def _attempt(
+        self, attempt: int, size: int, arrive: Callable[[SyncerProcess], None], fail: Callable[[], None]
+    ) -> None:
         wire = self._host.wire
 
         def end() -> None:
@@ -355,14 +359,14 @@ class LearnerProcess:
             fate = Fate.LOST if syncer is None else wire.fate()
             if syncer is not None and fate is not Fate.LOST:
                 arrive(syncer)
-            if fate is Fate.ARRIVED or not self.life.is_alive:
+            if fate is Fate.ARRIVED:
                 self._transfers -= 1
             elif attempt >= (wire.attempts or UPLOAD_ATTEMPTS_MAX):
                 self._transfers -= 1
                 fail()
             else:
                 pause_ns = round(BACKOFF_NS_MIN * 4**attempt * wire.draw.uniform(0.5, 1.0))
-                self.life.after(pause_ns, lambda: self._carry(size, arrive, fail, attempt + 1))
+                self.life.after(pause_ns, lambda: self._attempt(attempt + 1, size, arrive, fail))
 
         self.life.at(wire.body_arrives_ns(Way.UP, size), end)
 

@@ -30,7 +30,7 @@ from unlockstep.core.syncer import SyncerCore
 from unlockstep.learners.backend import FloatArray
 from unlockstep.loop import Contribution
 from unlockstep.sim.cargo import Cargo, Freight, Parcel
-from unlockstep.sim.life import Alarm, Life
+from unlockstep.sim.life import Alarm, Happening, Life
 from unlockstep.sim.network import Costs, Pipe
 
 if TYPE_CHECKING:
@@ -48,19 +48,32 @@ def production_core(config: RunConfig, run_id: str) -> SyncerCore:
 class Connection:
     """One control connection, from one process of a learner to one process of the syncer."""
 
-    def __init__(self, learner: LearnerProcess, up: Pipe, down: Pipe) -> None:
+    def __init__(self, learner: LearnerProcess, syncer: SyncerProcess, up: Pipe, down: Pipe) -> None:
         self.learner = learner
+        self.syncer = syncer
         self.incarnation = 0
         """As the syncer knows its learner: set with the answer to its joining."""
         self.is_closing = False
         """The syncer has said its last word on it, and hears no more."""
-        self.up = up
-        self.down = down
+        self._up = up
+        self._down = down
+
+    def to_syncer(self, do: Happening) -> None:
+        """Put something in line that will happen to the syncer's process."""
+        self._up.put(lambda: self.syncer.life.happen(do))
+
+    def to_learner(self, do: Happening) -> None:
+        """The same, to the learner's."""
+        self._down.put(lambda: self.learner.life.happen(do))
+
+    def close_up(self) -> None:
+        """The syncer hears no more; what it has said last is still brought to the learner."""
+        self._up.close()
 
     def close(self) -> None:
         """Nothing more passes; what stood in line is lost."""
-        self.up.close()
-        self.down.close()
+        self._up.close()
+        self._down.close()
 
 
 class SyncerProcess:
@@ -172,7 +185,7 @@ class SyncerProcess:
 
     def gone(self, connection: Connection) -> None:
         """A connection has ended, whoever ended it. What was said on it last is still brought to the learner."""
-        connection.up.close()
+        connection.close_up()
         if connection in self._connections:
             self._connections.remove(connection)
         key = connection.learner.name, connection.incarnation
@@ -216,12 +229,10 @@ class SyncerProcess:
         self._members[key] = joining
 
     def _put(self, connection: Connection, message: messages.SyncerMessage) -> None:
-        learner = connection.learner
-        connection.down.put(lambda: learner.life.happen(lambda: learner.hear(connection, message)))
+        connection.to_learner(lambda: connection.learner.hear(connection, message))
 
     def _put_end(self, connection: Connection) -> None:
-        learner = connection.learner
-        connection.down.put(lambda: learner.life.happen(lambda: learner.lose(connection)))
+        connection.to_learner(lambda: connection.learner.lose(connection))
 
     def _close(self, connection: Connection) -> None:
         """Say goodbye; what the learner still says is not heard."""

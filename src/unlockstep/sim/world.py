@@ -161,7 +161,7 @@ class World:
             case tapes.Join() | tapes.Restart() if alive:
                 pass
             case tapes.Join():
-                host.slowdown, host.wire.bits_per_s = 1.0, self._links.bits_per_s
+                host.slowdown, host.wire.bits_per_s, host.bodies_to_damage = 1.0, self._links.bits_per_s, 0
                 host.wire.heal()
                 self.join(action.target, *start(action.target))
             case tapes.Restart():
@@ -239,7 +239,8 @@ class World:
     def _host(self, name: str) -> LearnerHost:
         host = self._hosts.get(name)
         if host is None:
-            draw = random.Random(f"{self._seed}/{name}/{len(self._replaced)}")
+            before = sum(each.name == name for each in self._replaced)
+            draw = random.Random(f"{self._seed}/{name}/{before}")
             host = self._hosts[name] = LearnerHost(name, Wire(self.clock, self._costs, self._links, draw))
         return host
 

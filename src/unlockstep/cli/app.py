@@ -6,6 +6,7 @@ command does is in the module of its name; exit codes are in ``exits``.
 
 from __future__ import annotations
 
+import errno
 import sys
 import traceback
 from collections.abc import Sequence
@@ -25,6 +26,8 @@ from unlockstep.core.errors import LocalProtocolError, UnlockstepError, UsageErr
 
 BadArguments: type[Any] = typer.BadParameter.__mro__[2]
 """Base of what typer raises for a command line it cannot read; the one class of its it does not export."""
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 app = typer.Typer(
     name="unlockstep",
@@ -74,6 +77,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _say(error, exits.FAILED)
     except (KeyboardInterrupt, typer.Abort):
         return exits.INTERRUPTED
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            traceback.print_exc()
+            return exits.BUG
+        return _say(UnlockstepError(f"what was to be written does not fit ({error}); free some space"), exits.FAILED)
     except Exception:
         traceback.print_exc()
         return exits.BUG

@@ -184,3 +184,13 @@ def test_a_bad_argument_of_a_learner_is_named(
     arguments: tuple[str, ...], said: str, sentence: Callable[..., str]
 ) -> None:
     assert said in sentence("learner", "--syncer", NOBODY, *arguments)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full exists on Linux only")
+def test_a_full_disk_is_a_sentence() -> None:
+    """Whoever keeps a command's output on a disk that fills up has found no bug."""
+    command = [sys.executable, "-m", "unlockstep", "simulate", "bandwidth", "--params", "1e9", "--step-s", "1"]
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert ended.returncode == exits.FAILED
+    assert "No space left on device" in ended.stderr and "Traceback" not in ended.stderr

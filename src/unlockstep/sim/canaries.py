@@ -260,7 +260,7 @@ CANARIES: dict[str, Canary] = {
     "lost_timer": Canary("no window ends by itself", ("window", "progress", "end"), _core(_Deaf)),
     "stale_incarnation": Canary(
         "an earlier start of a learner is heard",
-        ("incarnations", "tokens", "contributions", "leases"),
+        ("incarnations", "tokens", "contributions", "leases", "progress", "adopting"),
         _core(members=_Credulous),
     ),
     "stale_base": Canary("progress on any old version counts", ("staleness",), _core(taken=_patient)),

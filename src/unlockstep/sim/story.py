@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import random
 import tomllib
-from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,8 @@ several."""
 RATIOS = (1, 1, 1, 1, 1.3, 2, 3, 4, 5, 8, 12, 13, 20)
 """How many times slower than the fastest: many of them divide an H."""
 
-TARGETS_PER_SYNCER_ACTION = 4
+RECOVERIES: tuple[type[tapes.Action], ...] = (tapes.Join, tapes.Restart, tapes.Continue, tapes.Heal)
+"""Never missing: what is broken for good has no more to tell."""
 
 
 class Story(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,9 +69,12 @@ def draw(seed: int) -> Story:
     end_ns = max(chance.choice((2, 4, 6)) * SECOND_NS, min(3 * max(step_ns.values()), 12 * SECOND_NS))
     end_ns *= chance.choice((1, 1, 1, 1, 6))
     diverges = {name: chance.randint(1, 40) for name in names if chance.random() < 0.5} if _rarely(chance) else {}
-    story = Story(
+    config = _config(chance, len(names))
+    # Often nothing happens until the first rounds are over: what goes wrong then has more to go wrong with.
+    calm_ns = chance.choice((0, 1, 2)) * config.protocol.interval_steps * fastest_ns
+    return Story(
         seed=seed,
-        config=_config(chance, len(names)),
+        config=config,
         step_ns=step_ns,
         costs=Costs(
             message_ns=chance.choice((0, 1, 1, 30)) * MILLISECOND_NS,
@@ -80,10 +83,8 @@ def draw(seed: int) -> Story:
         ),
         links=_links(chance),
         diverges=diverges,
-        tape=_tape(chance, f"seed-{seed}", names, at_start, end_ns),
+        tape=_tape(chance, f"seed-{seed}", names, at_start, calm_ns, calm_ns + end_ns),
     )
-    links = replace(story.links, attempts=chance.choice((1, 2, 0, 0)))
-    return msgspec.structs.replace(story, links=links)
 
 
 def _rarely(chance: random.Random) -> bool:
@@ -144,6 +145,7 @@ def _links(chance: random.Random) -> LinkModel:
         damage=chance.choice((0.0, 0.0, 0.0, 0.05)),
         repeats=chance.choice((0.0, 0.0, 0.0, 0.1, 0.5)),
         bits_per_s=chance.choice((0.0, 0.0, 0.0, 1e5, 2e4)),
+        attempts=chance.choice((1, 2, 0, 0)),
     )
 
 
@@ -151,13 +153,19 @@ def _links(chance: random.Random) -> LinkModel:
 
 
 def _tape(
-    chance: random.Random, name: str, learners: tuple[str, ...], at_start: tuple[str, ...], end_ns: int
+    chance: random.Random,
+    name: str,
+    learners: tuple[str, ...],
+    at_start: tuple[str, ...],
+    begin_ns: int,
+    end_ns: int,
 ) -> tapes.Tape:
     """Walk through what is possible (``tape.Standing``), each kind of action with a likelihood of this story's own."""
     weights = {kind: chance.choice((0, 0, 1, 1, 5)) for kind in tapes.KINDS.values()}
-    weights[tapes.Join] = max(1, weights[tapes.Join])
+    for kind in RECOVERIES:
+        weights[kind] = max(1, weights[kind])
     syncer_share = chance.choice((0.0, 0.0, 0.1, 0.3))
-    times = sorted(chance.randrange(end_ns) for _ in range(chance.choice((0, 2, 4, 8, 12, 20))))
+    times = sorted(chance.randrange(begin_ns, end_ns) for _ in range(chance.choice((0, 2, 4, 8, 12, 20))))
     standing = tapes.Standing(at_start)
     actions = []
     for at_ns in times:

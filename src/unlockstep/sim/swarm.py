@@ -202,6 +202,10 @@ class _Stage:
         self._is_finishing = False
         self._is_all_entered = True
         """No contribution was refused without entering its tokens."""
+        self._tokens: dict[str, int] = {}
+        """Learner -> what its process had trained by its last report."""
+        self._unreported: set[str] = set()
+        """Learners whose upload has told of a step that no report has: the end may cut the report off."""
         self._longest_step_ns = 0
 
     # ------------------------------------------------------------------------------------------- the three parts
@@ -357,6 +361,8 @@ class _Stage:
         self._is_seeded = False
         self._is_finishing = False
         self._is_all_entered = True
+        self._tokens.clear()
+        self._unreported.clear()
 
     def _take_events(self) -> None:
         syncer = self.world.syncer
@@ -383,11 +389,15 @@ class _Stage:
             case ContributionRefused(reason=reason):
                 self._is_all_entered = self._is_all_entered and reason not in NEVER_ENTERED
             case RunFinished() if event.tokens_under_way and self._is_all_entered and self._is_kept:
-                if not any(process.is_uploading for process in self.world.processes()):
+                if not self._unreported and not any(process.is_uploading for process in self.world.processes()):
                     self.ward.complain("tokens", f"{event.tokens_under_way} tokens have gone astray")
             case StepReported() | FragmentAdopted() | ContributionAccepted():
                 if isinstance(event, StepReported):
                     self._longest_step_ns = max(self._longest_step_ns, event.step_ns)
+                    self._tokens[event.learner] = event.tokens
+                    self._unreported.discard(event.learner)
+                elif isinstance(event, ContributionAccepted) and event.tokens > self._tokens.get(event.learner, 0):
+                    self._unreported.add(event.learner)
                 self._look_for_survivor(event)
 
     def _look_for_survivor(self, event: StepReported | FragmentAdopted | ContributionAccepted) -> None:

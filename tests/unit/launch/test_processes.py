@@ -20,8 +20,13 @@ FAR_S = 60.0
 
 @pytest.fixture
 def wakeup() -> Iterator[Wakeup]:
-    with Wakeup() as wakeup:
-        yield wakeup
+    """As in a terminal, even if the tests themselves were started with nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        with Wakeup() as wakeup:
+            yield wakeup
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture

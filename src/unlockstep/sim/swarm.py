@@ -388,6 +388,7 @@ class _Stage:
                 self._is_finishing = True
             case ContributionRefused(reason=reason):
                 self._is_all_entered = self._is_all_entered and reason not in NEVER_ENTERED
+                self._note_upload(event)
             case RunFinished() if event.tokens_under_way and self._is_all_entered and self._is_kept:
                 if not self._unreported and not any(process.is_uploading for process in self.world.processes()):
                     self.ward.complain("tokens", f"{event.tokens_under_way} tokens have gone astray")
@@ -396,9 +397,13 @@ class _Stage:
                     self._longest_step_ns = max(self._longest_step_ns, event.step_ns)
                     self._tokens[event.learner] = event.tokens
                     self._unreported.discard(event.learner)
-                elif isinstance(event, ContributionAccepted) and event.tokens > self._tokens.get(event.learner, 0):
-                    self._unreported.add(event.learner)
+                elif isinstance(event, ContributionAccepted):
+                    self._note_upload(event)
                 self._look_for_survivor(event)
+
+    def _note_upload(self, made: ContributionAccepted | ContributionRefused) -> None:
+        if made.tokens > self._tokens.get(made.learner, 0):
+            self._unreported.add(made.learner)
 
     def _look_for_survivor(self, event: StepReported | FragmentAdopted | ContributionAccepted) -> None:
         key = event.learner, event.incarnation, self.world.core.run_id

@@ -18,7 +18,7 @@ import numpy as np
 from unlockstep.config import RunConfig
 from unlockstep.core.actions import Commit, Share
 from unlockstep.core.chunks import Float32
-from unlockstep.core.codec import Body, FragmentCodec, body_digest
+from unlockstep.core.codec import Body, body_digest, fragment_codecs
 from unlockstep.core.errors import LocalProtocolError, RemoteProtocolError
 from unlockstep.core.global_params import GlobalParams, Prepared
 from unlockstep.core.layout import Layout
@@ -66,8 +66,8 @@ class Storehouse:
         self._tokens_per_step_max = config.limits.tokens_per_step_max
         self._limits = Limits(norm_max=config.limits.norm_max)
         self._norms = RecentNorms(layout.fragment_count, factor=config.limits.outlier_factor)
-        self._uploads = [FragmentCodec(layout, p, config.codec.upload) for p in range(layout.fragment_count)]
-        self._seeds = [FragmentCodec(layout, p, config.codec.download) for p in range(layout.fragment_count)]
+        self._uploads = fragment_codecs(layout, config.codec.upload)
+        self._seeds = fragment_codecs(layout, config.codec.download)
         outer = config.outer
         self._params = GlobalParams(
             layout,

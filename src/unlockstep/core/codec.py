@@ -108,6 +108,11 @@ class FragmentCodec:
         return values
 
 
+def fragment_codecs(layout: Layout, codec: Codec) -> tuple[FragmentCodec, ...]:
+    """One for every fragment, at its index."""
+    return tuple(FragmentCodec(layout, fragment, codec) for fragment in range(layout.fragment_count))
+
+
 def body_digest(body: Body) -> str:
     """SHA-256 of a body, in hex."""
     return hashlib.sha256(body).hexdigest()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unlockstep.core.chunks import Float32
-from unlockstep.core.codec import Codec, FragmentCodec, body_digest
+from unlockstep.core.codec import Codec, body_digest, fragment_codecs
 from unlockstep.core.errors import LocalProtocolError
 from unlockstep.core.layout import Layout, Role
 from unlockstep.core.merge import Entry, MergeRule, merge
@@ -78,7 +78,7 @@ class GlobalParams:
         self.layout = layout
         self._optimizer = optimizer
         self._rule = rule
-        self._codecs = [FragmentCodec(layout, fragment, codec) for fragment in range(layout.fragment_count)]
+        self._codecs = fragment_codecs(layout, codec)
         self._retained_versions = retained_versions
         self._fragments: dict[int, _Fragment] = {}
 

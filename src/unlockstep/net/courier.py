@@ -14,7 +14,7 @@ import aiohttp
 import numpy as np
 
 from unlockstep.core.chunks import Float32
-from unlockstep.core.codec import Body, Codec, FragmentCodec, body_digest
+from unlockstep.core.codec import Body, Codec, FragmentCodec, body_digest, fragment_codecs
 from unlockstep.core.errors import RemoteProtocolError
 from unlockstep.core.layout import Layout
 from unlockstep.core.messages import VersionNotice
@@ -83,7 +83,7 @@ class VersionReader:
     ) -> None:
         self._session = session
         self._run = run
-        self._codecs = [FragmentCodec(layout, fragment, codec) for fragment in range(layout.fragment_count)]
+        self._codecs = fragment_codecs(layout, codec)
         self._executor = executor
 
     async def read(self, notice: VersionNotice) -> Float32:

@@ -29,7 +29,7 @@ import msgspec
 
 from unlockstep.config import CodecSection
 from unlockstep.core.chunks import Float32
-from unlockstep.core.codec import FragmentCodec, body_digest
+from unlockstep.core.codec import FragmentCodec, body_digest, fragment_codecs
 from unlockstep.core.errors import RemoteProtocolError
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND, NEVER_NS
 from unlockstep.core.layout import Layout
@@ -113,8 +113,8 @@ class LearnerClient:
         self._layout = layout
         self._codec = codec
         self._now_ns = now_ns
-        self._uploads = [FragmentCodec(layout, p, codec.upload) for p in range(layout.fragment_count)]
-        self._seeds = [FragmentCodec(layout, p, codec.download) for p in range(layout.fragment_count)]
+        self._uploads = fragment_codecs(layout, codec.upload)
+        self._seeds = fragment_codecs(layout, codec.download)
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop = self._runner.get_loop()
         self._thread = threading.Thread(target=self._run_thread, name="unlockstep-link", daemon=True)

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from unlockstep.config import RunConfig
 from unlockstep.core.actions import Commit
-from unlockstep.core.codec import Body, FragmentCodec, body_digest
+from unlockstep.core.codec import Body, body_digest, fragment_codecs
 from unlockstep.core.layout import Layout
 from unlockstep.core.messages import Committed, ContributionArrived, VersionNotice
 from unlockstep.core.outer_gradient import outer_gradient
@@ -113,9 +113,8 @@ class ArrayCodecs:
     """The production codec (``Codecs``)."""
 
     def __init__(self, layout: Layout, config: RunConfig) -> None:
-        fragments = range(layout.fragment_count)
-        self._uploads = [FragmentCodec(layout, fragment, config.codec.upload) for fragment in fragments]
-        self._downloads = [FragmentCodec(layout, fragment, config.codec.download) for fragment in fragments]
+        self._uploads = fragment_codecs(layout, config.codec.upload)
+        self._downloads = fragment_codecs(layout, config.codec.download)
 
     def pack(self, made: Contribution) -> Parcel:
         body = self._uploads[made.fragment].encode(outer_gradient(made.anchor, made.local))

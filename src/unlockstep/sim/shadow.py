@@ -19,11 +19,10 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 
 import numpy as np
-import numpy.typing as npt
 
 from unlockstep.config import OuterSection, RunConfig
 from unlockstep.core.actions import Commit, Share
-from unlockstep.core.codec import FragmentCodec, body_digest
+from unlockstep.core.codec import body_digest, fragment_codecs
 from unlockstep.core.layout import Layout, Role, Slot
 from unlockstep.core.merge import MergeRule
 from unlockstep.core.messages import Committed, ContributionArrived, VersionNotice
@@ -31,13 +30,8 @@ from unlockstep.core.options import Anchor
 from unlockstep.learners.backend import Backend, FloatArray
 from unlockstep.loop import Contribution
 from unlockstep.sim.cargo import ArrayCargo, ArrayFreight, Cargo, Codecs, Freight, Parcel
-from unlockstep.sim.ward import Ward, WardedBackend
+from unlockstep.sim.ward import ROUNDING, Ward, WardedBackend, Wide
 from unlockstep.storehouse import NO_PAYLOAD, Storehouse
-
-Wide = npt.NDArray[np.float64]
-
-ROUNDING = 1e-5
-"""Largest difference from float32 arithmetic, as a share of the largest number that goes into a value."""
 
 CONDITION_MAX = 1e3
 """Where unit vectors cancel to less than 1 / this, the direction that is scaled up is mostly rounding: there the merged
@@ -68,10 +62,9 @@ class _WatchedCodecs:
     """A learner's end, watched (``cargo.Codecs``): what it hands over is held against what its process has trained."""
 
     def __init__(self, layout: Layout, config: RunConfig, watched: Codecs, trained: WardedBackend) -> None:
-        fragments = range(layout.fragment_count)
         self._watched = watched
         self._trained = trained
-        self._uploads = [FragmentCodec(layout, fragment, config.codec.upload) for fragment in fragments]
+        self._uploads = fragment_codecs(layout, config.codec.upload)
 
     def pack(self, made: Contribution) -> Parcel:
         parcel = self._watched.pack(made)
@@ -89,13 +82,12 @@ class Shadow:
     """One life of the syncer, watched (``cargo.Cargo``)."""
 
     def __init__(self, ward: Ward, layout: Layout, config: RunConfig, watched: Cargo) -> None:
-        fragments = range(layout.fragment_count)
         self.watched = watched
         self._ward = ward
         self._layout = layout
         self._config = config
-        self._uploads = [FragmentCodec(layout, fragment, config.codec.upload) for fragment in fragments]
-        self._downloads = [FragmentCodec(layout, fragment, config.codec.download) for fragment in fragments]
+        self._uploads = fragment_codecs(layout, config.codec.upload)
+        self._downloads = fragment_codecs(layout, config.codec.download)
         self._begin()
 
     def _begin(self) -> None:

@@ -84,8 +84,8 @@ class Checkers:
         allowance = Allowance(timer_ns=timer_ns, transfer_ns=options.lease_ns if transfer_ns is None else transfer_ns)
         self._history = History(options)
         self._time = Time(self._history, allowance)
-        others = [rule(self._history, allowance) for rule in (*_SAFETY, *_LIVENESS) if rule is not Time]
-        self._checkers = [self._time, *(checker for checker in others if checker.name in rules)]
+        others = (rule for rule in (*_SAFETY, *_LIVENESS) if rule is not Time and rule.name in rules)
+        self._checkers = [self._time, *(rule(self._history, allowance) for rule in others)]
         self._reactions: dict[type[Any], tuple[Callable[[Any], None], ...]] = self._all_reactions()
         self._now_ns = 0
 

@@ -286,7 +286,7 @@ class History:
         self.round_newest = event.round
         self.clock = max(self.clock, event.clock)
         self.entered[event.round] = set()
-        while len(self.entered) > self.options.closed_rounds_max + self.options.fragments:
+        while len(self.entered) > self.options.rounds_remembered_max:
             self.entered.popitem(last=False)
 
     def _enter(self, made: ContributionAccepted | ContributionRefused | ContributionUndelivered) -> None:

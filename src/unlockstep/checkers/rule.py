@@ -1,6 +1,7 @@
 """What every rule has: a name, a sentence, the events it looks at, and a list of what it has found.
 
-Decides how a rule is asked and how much of what it finds is kept. The rules are in ``safety`` and ``liveness``.
+Decides how a rule is asked and how much of what it finds is kept. The rules are in ``safety``, ``members``, ``books``
+and ``liveness``.
 """
 
 from __future__ import annotations

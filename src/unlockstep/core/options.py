@@ -87,6 +87,11 @@ class ProtocolOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         """max(1, floor(tau * P / H)): how many rounds may be open or committing at once."""
         return max(1, self.overlap_steps * self.fragments // self.interval_steps)
 
+    @property
+    def rounds_remembered_max(self) -> int:
+        """P more than of closed ones: what opens and closes beside an open round does not crowd it out."""
+        return self.closed_rounds_max + self.fragments
+
     def __post_init__(self) -> None:
         for name in ("fragments", "interval_steps", "quorum", "strikes_max", "learners_max", "closed_rounds_max"):
             _at_least(name, getattr(self, name), 1)

@@ -89,7 +89,7 @@ class Rounds:
         self._schedule = Schedule(options.fragments, options.interval_steps)
         self._rounds: dict[int, SyncRound] = {}
         self._late: dict[int, list[Held]] = {fragment: [] for fragment in range(options.fragments)}
-        self._memory = RoundMemory(options.closed_rounds_max + options.fragments)
+        self._memory = RoundMemory(options.rounds_remembered_max)
         self._drain_left = 0
         self._drain_until_ns = NEVER_NS
         self.averages = window.TimeAverages(options)

@@ -284,7 +284,7 @@ class _Tokens:
         """Fragment -> its open round."""
         self._late: dict[int, list[ContributionAccepted]] = {}
         """Fragment -> contributions that wait for its next round."""
-        self._memory = RoundMemory(options.closed_rounds_max + options.fragments)
+        self._memory = RoundMemory(options.rounds_remembered_max)
 
     def ledger(self, learner: str) -> Ledger:
         return self.ledgers.setdefault(learner, Ledger(self._fragment_count))

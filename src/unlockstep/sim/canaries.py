@@ -171,7 +171,7 @@ class _Skipping(Schedule):
 
 
 def _forget(rounds: Rounds, options: ProtocolOptions) -> None:
-    rounds._memory = _Forgetful(options.closed_rounds_max + options.fragments)
+    rounds._memory = _Forgetful(options.rounds_remembered_max)
 
 
 def _alias(rounds: Rounds, options: ProtocolOptions) -> None:

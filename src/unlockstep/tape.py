@@ -278,6 +278,11 @@ class Tape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
                 f"{_seconds(last_ns)} s; end later or drop what comes behind"
             )
 
+    @property
+    def cast(self) -> set[str]:
+        """Every learner on it: there at the start, or named by an action."""
+        return {*self.learners, *(action.target for action in self.actions)} - {SYNCER}
+
     def _check_header(self) -> None:
         spelling = "use letters, digits, _ and - (64 at most, no mark in front)"
         if not is_learner_name(self.name):

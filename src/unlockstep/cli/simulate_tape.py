@@ -153,12 +153,11 @@ def _present_ns(told: Tape, began_ns: int, until_ns: int) -> dict[str, int]:
     """Everyone on the tape between two times -> how long it is on it then: from its start, or when it joins, until it
     leaves. Whoever is slowed, stopped, dead or cut off is on the tape all the same: that is what the tape costs."""
     from unlockstep import tape as tapes
-    from unlockstep.sim.story import names
 
     until_ns = max(began_ns, until_ns)
     since_ns = dict.fromkeys(told.learners, 0)
     present_ns: Counter[str] = Counter()
-    for action in (*told.actions, *(tapes.Leave(at_ns=until_ns, target=name) for name in names(told))):
+    for action in (*told.actions, *(tapes.Leave(at_ns=until_ns, target=name) for name in told.cast)):
         at_ns = min(action.at_ns, until_ns)
         if isinstance(action, tapes.Join):
             since_ns[action.target] = at_ns

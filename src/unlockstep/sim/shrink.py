@@ -14,7 +14,7 @@ import msgspec
 from unlockstep.config import RunConfig
 from unlockstep.core.errors import UsageError
 from unlockstep.sim.network import Costs, LinkModel
-from unlockstep.sim.story import STEPS_ENDLESS, Story, names
+from unlockstep.sim.story import STEPS_ENDLESS, Story
 from unlockstep.sim.swarm import Outcome
 from unlockstep.tape import Join
 
@@ -133,5 +133,5 @@ def _with_tape(story: Story, **changes: object) -> Iterator[Story]:
         tape = msgspec.structs.replace(story.tape, **changes)
     except UsageError:
         return
-    if names(tape) <= story.step_ns.keys():
+    if tape.cast <= story.step_ns.keys():
         yield msgspec.structs.replace(story, tape=tape)

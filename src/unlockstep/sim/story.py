@@ -242,7 +242,7 @@ def loads(text: str, source: str = "the story") -> Story:
         diverges=table.diverges,
         tape=tapes.loads(tomli_w.dumps(whole), "toml", source),
     )
-    if missing := sorted(names(story.tape) - story.step_ns.keys()):
+    if missing := sorted(story.tape.cast - story.step_ns.keys()):
         raise UsageError(f"{source}: step_ns says nothing of {', '.join(missing)}; add how long its steps take")
     return story
 
@@ -262,11 +262,6 @@ def _no_story(source: str) -> UsageError:
         f"{source} is not a story (it has no table [story]); if it is a tape, play it with "
         f"unlockstep simulate tape {source}"
     )
-
-
-def names(tape: tapes.Tape) -> set[str]:
-    """Every learner on a tape."""
-    return {*tape.learners, *(action.target for action in tape.actions)} - {tapes.SYNCER}
 
 
 def _differences(config: RunConfig) -> dict[str, dict[str, Any]]:

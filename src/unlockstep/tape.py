@@ -32,7 +32,6 @@ A story is *contradictory*, and refused, when an action cannot be done to its ta
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import functools
 import os
@@ -48,6 +47,7 @@ import tomli_w
 
 from unlockstep.core.errors import UsageError
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND, is_learner_name
+from unlockstep.files import whole
 
 SCHEMA_VERSION = 1
 
@@ -363,15 +363,11 @@ def write(tape: Tape, path: str | Path) -> None:
     path = Path(path)
     check_place(path)
     text = dumps_toml(tape) if _FORMATS[path.suffix] == "toml" else dumps_lines(tape)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        partial.write_text(text, encoding="utf-8", newline="\n")
-        partial.replace(path)
+        with whole(path) as partial:
+            partial.write_text(text, encoding="utf-8", newline="\n")
     except (OSError, ValueError) as error:
         raise _unwritable(path, str(error)) from None
-    finally:
-        with contextlib.suppress(OSError, ValueError):
-            partial.unlink()
 
 
 def check_place(path: Path) -> None:

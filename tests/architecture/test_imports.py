@@ -23,11 +23,12 @@ IMPORTS = {
     "unlockstep.core.outer": "unlockstep.core numpy",
     "unlockstep.core.outer_gradient": "unlockstep.core numpy",
     # around it
+    "unlockstep.files": "",
     "unlockstep.config": "unlockstep.core msgspec tomli_w",
     "unlockstep.recipes": "unlockstep.core unlockstep.config",
     "unlockstep.runlog": "unlockstep.core msgspec",
     # what goes wrong, and what must hold all the same
-    "unlockstep.tape": "unlockstep.core msgspec tomli_w",
+    "unlockstep.tape": "unlockstep.core unlockstep.files msgspec tomli_w",
     "unlockstep.checkers": "unlockstep.core msgspec",
     # a learner
     "unlockstep.learners.backend": "unlockstep.core msgspec numpy",

@@ -6,7 +6,6 @@ matplotlib, the optional extra ``plots``.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from typing import Any
 import msgspec
 
 from unlockstep.core.errors import UsageError
+from unlockstep.files import whole
 
 SUFFIXES = (".png", ".pdf", ".svg")
 BASELINE = "#c2410c"
@@ -94,17 +94,13 @@ def write(path: Path, figure: Figure) -> None:
         UsageError: the file cannot be written; nothing is left behind.
     """
     drawing = _draw(figure)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        drawing.savefig(partial, format=path.suffix[1:].lower())
-        partial.replace(path)
+        with whole(path) as partial:
+            drawing.savefig(partial, format=path.suffix[1:].lower())
     except OSError as error:
         raise UsageError(
             f"--plot is {path}, which cannot be written ({error.strerror}); choose another place"
         ) from None
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink()
 
 
 def lowest_percent(figure: Figure) -> float:

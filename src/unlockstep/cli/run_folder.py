@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unlockstep.core.errors import UsageError
+from unlockstep.files import whole
 
 if TYPE_CHECKING:
     from unlockstep.config import RunConfig
@@ -48,7 +49,8 @@ def new_run_log(folder: Path, config: RunConfig) -> Iterator[RunLogWriter]:
     made_files = [log_file] + [config_file] * (not config_file.exists())
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _write_whole(config_file, run_config.dumps(config))
+        with whole(config_file) as partial:
+            partial.write_text(run_config.dumps(config), encoding="utf-8")
         log = RunLogWriter(log_file, Header(run=config.run.name, config_digest=run_config.digest(config)))
     except OSError as error:
         _remove(made_files, made_folders)
@@ -72,13 +74,3 @@ def _remove(files: list[Path], folders: list[Path]) -> None:
     for folder in folders:
         with suppress(OSError):
             folder.rmdir()
-
-
-def _write_whole(file: Path, text: str) -> None:
-    """The file holds all of the text or what it held before."""
-    written = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        written.write_text(text, encoding="utf-8")
-        written.replace(file)
-    finally:
-        written.unlink(missing_ok=True)

@@ -389,6 +389,7 @@ def save(outcome: Outcome, out: Path, console: Console, canary: str | None = Non
     Returns:
         The file; nothing if it cannot be written.
     """
+    from unlockstep.files import whole
     from unlockstep.sim import story as stories
     from unlockstep.sim.shrink import PLAYS_MAX, shrink
     from unlockstep.sim.swarm import play
@@ -403,7 +404,8 @@ def save(outcome: Outcome, out: Path, console: Console, canary: str | None = Non
     path = out / f"seed-{outcome.seed}.toml"
     try:
         out.mkdir(parents=True, exist_ok=True)
-        path.write_text(stories.dumps(small), encoding="utf-8")
+        with whole(path) as partial:
+            partial.write_text(stories.dumps(small), encoding="utf-8")
     except OSError as error:
         console.print(
             f"{path} cannot be written ({error}); choose another folder with --out", markup=False, soft_wrap=True

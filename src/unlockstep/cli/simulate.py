@@ -1,7 +1,8 @@
 """``unlockstep simulate``: questions that a simulation answers in seconds and a run would not in a year.
 
-Decides names and flags of its commands. What they do is in ``simulate_goodput``, ``sim.bandwidth`` and ``sim.advise``;
-what they print is in ``simulate_tables``.
+Decides names and flags of the questions about fleets. What they do is in ``simulate_goodput``, ``sim.bandwidth`` and
+``sim.advise``; what they print is in ``simulate_tables``. ``swarm`` and ``tape``, which play the protocol itself, are
+whole commands in ``simulate_swarm`` and ``simulate_tape``.
 """
 
 from __future__ import annotations
@@ -231,6 +232,5 @@ def advise(
         simulate_tables.show(*simulate_tables.advice_view(question, advice))
 
 
-# Commands of other modules are registered here: simulate.command()(function).
 simulate.command("swarm")(swarm)
 simulate.command("tape")(play_tape)

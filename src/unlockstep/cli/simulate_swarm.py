@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unlockstep.cli.output import Every, counted, print_json, wide_console
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -83,7 +85,6 @@ def swarm(
     safety or liveness, if it fails; or out_of_resources, if it took too long to tell. Exit code: 0 if none fails, else
     of the first failure: crash 10, safety 11, liveness 12; out_of_resources 13 if nothing is worse.
     """
-    from unlockstep.cli.output import wide_console
     from unlockstep.core.errors import UsageError
     from unlockstep.sim.canaries import CANARIES
     from unlockstep.sim.canaries import canary as find
@@ -153,7 +154,6 @@ def _replay(name: str, story: Story, canary: str | None, run_dir: Path | None, c
     import msgspec
 
     from unlockstep.cli.life_folders import refuse_used, report_lines
-    from unlockstep.cli.output import print_json
     from unlockstep.sim.swarm import play
 
     if run_dir is not None:
@@ -165,14 +165,10 @@ def _replay(name: str, story: Story, canary: str | None, run_dir: Path | None, c
     if as_json:
         print_json({"story": name, **msgspec.to_builtins(outcome), "run_folders": [str(folder) for folder in folders]})
     else:
-        counts = f"{_counted(outcome.happenings, 'happening')}, {_counted(outcome.commits, 'commit')}"
+        counts = f"{counted(outcome.happenings, 'happening')}, {counted(outcome.commits, 'commit')}"
         for line in (_said(outcome, name), counts, *report_lines(folders)):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
     return exit_code([outcome])
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _write(run_dir: Path, config: RunConfig, lives: Mapping[int, Sequence[Event]]) -> list[Path]:
@@ -203,7 +199,6 @@ def _parts(canary: str | None) -> tuple[MakeCore, Freight | None]:
 
 def _try_canaries(names: Sequence[str], seeds: range, console: Console, as_json: bool) -> int:
     from unlockstep.cli import exits
-    from unlockstep.cli.output import print_json
     from unlockstep.sim.canaries import CANARIES
 
     caught: dict[str, Outcome | None] = {}
@@ -214,7 +209,7 @@ def _try_canaries(names: Sequence[str], seeds: range, console: Console, as_json:
         about = f"canary {name} ({CANARIES[name].about})"
         if outcome is None:
             console.print(
-                f"{about} is NOT caught within {_counted(len(seeds), 'seed')}: the swarm is blind to it",
+                f"{about} is NOT caught within {counted(len(seeds), 'seed')}: the swarm is blind to it",
                 markup=False,
                 soft_wrap=True,
             )
@@ -246,7 +241,6 @@ def _play(canary: str | None, seed: int) -> Outcome:
 
 def _hunt(seeds: range, jobs: int, keep_going: bool, out: Path, console: Console, as_json: bool) -> int:
     from unlockstep.cli import exits
-    from unlockstep.cli.output import print_json, wide_console
 
     began_s, interrupted = time.monotonic(), False
     outcomes: list[Outcome] = []
@@ -296,7 +290,7 @@ def _sum_up(
     commits = sum(outcome.commits for outcome in outcomes)
     console.print(
         f"{len(outcomes)} of {len(seeds)} stories played: {counts or 'none'}; "
-        f"{_counted(commits, 'commit')} in {lasted_s:.1f} s, {each_ms:.0f} ms a story",
+        f"{counted(commits, 'commit')} in {lasted_s:.1f} s, {each_ms:.0f} ms a story",
         markup=False,
         soft_wrap=True,
     )
@@ -427,8 +421,6 @@ class _Progress:
 
     def __init__(self, total: int, console: Console, what: str = "playing") -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        from unlockstep.cli.output import Every
 
         columns = (
             TextColumn(what),

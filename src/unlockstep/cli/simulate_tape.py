@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from unlockstep.cli.output import Every, counted, print_json, wide_console
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -90,7 +92,6 @@ def tape(
     from unlockstep import tape as tapes
     from unlockstep.cli import exits
     from unlockstep.cli.life_folders import refuse_used
-    from unlockstep.cli.output import print_json
     from unlockstep.core.errors import UsageError
 
     for name, value in (("--step-s", step_s), ("--seconds", seconds)):
@@ -189,7 +190,6 @@ class _Stream:
 
     def life(self) -> Iterator[Event]:
         """Until the syncer starts anew, or nothing follows."""
-        from unlockstep.cli.output import Every
 
         syncer, every = self._world.lives[self._life], Every()
         for now_ns in self._steps:
@@ -270,7 +270,6 @@ def _sum_up(
 
 def _show(name: str, lives: Sequence[Life], failed: Sequence[str]) -> None:
     from unlockstep.cli.life_folders import report_lines
-    from unlockstep.cli.output import wide_console
     from unlockstep.report.summary import duration
 
     console = wide_console()
@@ -309,7 +308,7 @@ def _table(title: str, life: Life) -> Table:
     table.add_row("merged of the possible", _yield(life))
     for learner in accounting.learners:
         part = "none" if learner.participation is None else f"{learner.participation:.1%}"
-        starts, steps = _counted(learner.starts, "start"), _counted(learner.steps, "step")
+        starts, steps = counted(learner.starts, "start"), counted(learner.steps, "step")
         table.add_row(learner.learner, f"{starts}, {steps}, in {part} of its rounds")
     for name in life.absent:
         table.add_row(name, "never joined")
@@ -324,7 +323,3 @@ def _yield(life: Life) -> str:
     if life.yielded is None:
         return "none: nobody is on the tape"
     return f"{life.yielded:.1%} of {life.possible:.6g} tokens: all on the tape, at their own speed, all the time"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

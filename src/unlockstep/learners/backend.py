@@ -6,8 +6,8 @@ methods are called: ``loop.LearnerLoop`` does, always from the training thread a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -25,6 +25,59 @@ class StepStats(msgspec.Struct, frozen=True):
     """Tokens this step trained on."""
     loss: float
     """Mean training loss, nats per token; NaN if unknown."""
+
+
+class TensorBits(msgspec.Struct, frozen=True):
+    """A tensor on the host as the bytes it consists of.
+
+    Not a numpy array of its dtype, because numpy has no bfloat16 and a way through float32 would be a conversion; not a
+    torch tensor, because a backend need not have torch. Either makes a view of these bytes, without a copy.
+    """
+
+    dtype: str
+    """As in ``TensorSpec``."""
+    shape: tuple[int, ...]
+    data: npt.NDArray[np.uint8]
+    """uint8[n], little-endian, elements in row order. Never written again by whoever made it."""
+
+
+class State(msgspec.Struct, frozen=True):
+    """Part of what a process must know to go on where another stopped."""
+
+    tensors: Mapping[str, TensorBits]
+    facts: Mapping[str, Any]
+    """What JSON can hold; floats come back with the same bits."""
+
+    def __or__(self, other: State) -> State:
+        """Both parts. Their names must differ."""
+        assert not self.tensors.keys() & other.tensors.keys() and not self.facts.keys() & other.facts.keys()
+        return State({**self.tensors, **other.tensors}, {**self.facts, **other.facts})
+
+    def part(self, *prefixes: str) -> State:
+        """The tensors whose names begin so, and all facts."""
+        return State({name: bits for name, bits in self.tensors.items() if name.startswith(prefixes)}, self.facts)
+
+
+@runtime_checkable
+class InnerState(Protocol):
+    """What an inner optimizer remembers. With it and the parameters a learner can go on where another one is; the
+    random state and the data are a learner's own."""
+
+    def inner_state(self) -> State:
+        """A copy, to be taken between two steps.
+
+        Raises:
+            UsageError: it holds something that cannot be copied.
+        """
+        ...
+
+    def load_inner_state(self, state: State) -> None:
+        """Remember that instead.
+
+        Raises:
+            UsageError: it is of another optimizer or another model; nothing was changed.
+        """
+        ...
 
 
 class FragmentStore(Protocol):
@@ -54,6 +107,27 @@ class Backend(FragmentStore, Protocol):
         """One optimizer step; ``clock`` is the learner's clock before it, for schedules."""
         ...
 
+    def reset_optimizer(self) -> None:
+        """Forget the state of the inner optimizer, as if it had just been made. Parameters and data stay."""
+        ...
+
     def seek(self, steps: int) -> None:
         """Move the data to where a learner that has taken ``steps`` inner steps would be."""
+        ...
+
+
+class ResumableBackend(Backend, Protocol):
+    """A backend whose training another process can go on with. Whatever trains a real model is one."""
+
+    def state(self) -> State:
+        """A copy of everything the coming steps depend on, parameters and data position included; random generators of
+        the process are its owner's."""
+        ...
+
+    def load_state(self, state: State) -> None:
+        """Go on as the backend would from which ``state`` was taken, bit for bit.
+
+        Raises:
+            UsageError: something is missing in ``state``, is too much in it, or does not fit; nothing was changed.
+        """
         ...

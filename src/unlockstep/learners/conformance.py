@@ -7,8 +7,8 @@
         check(lambda: MyBackend(...))
 
 Each check takes a function that makes backends, all in the same state, with at least two tensors to synchronise, and
-raises AssertionError. ``STORE_CHECKS`` need only a ``FragmentStore``. Decides what the interface means beyond its
-signatures; the protocol relies on all of it.
+raises AssertionError. ``STORE_CHECKS`` need only a ``FragmentStore``, ``RESUMABLE_CHECKS`` a ``ResumableBackend``.
+Decides what the interface means beyond its signatures; the protocol relies on all of it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from numpy.testing import assert_array_equal
 
 from unlockstep.core.errors import UsageError
 from unlockstep.core.layout import Layout, LayoutMethod, Role, build_layout
-from unlockstep.learners.backend import Backend, FloatArray, FragmentStore
+from unlockstep.learners.backend import Backend, FloatArray, FragmentStore, ResumableBackend, State, TensorBits
 
 MakeStore: TypeAlias = Callable[[], FragmentStore]
 MakeBackend: TypeAlias = Callable[[], Backend]
+MakeResumable: TypeAlias = Callable[[], ResumableBackend]
 AnyStore = TypeVar("AnyStore", bound=FragmentStore)
 
 _ROUNDING = {"float32": 0.0, "float64": 0.0, "float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -193,6 +194,67 @@ def check_seek_is_what_steps_do(make_backend: MakeBackend) -> None:
     np.testing.assert_equal(sought.inner_step(3).loss, walker.inner_step(3).loss)
 
 
+def check_state_goes_on_bit_for_bit(make_backend: MakeResumable) -> None:
+    """C43. k steps, a state, another backend that has already trained otherwise, n steps: as k + n steps of one."""
+    straight, layout = _bound(make_backend)
+    for clock in range(4):
+        straight.inner_step(clock)
+    state = straight.state()
+    resumed, _ = _bound(make_backend)
+    resumed.seek(7)
+    for clock in range(2):
+        resumed.inner_step(clock)
+    resumed.load_state(state)
+    _assert_equal(_read_all(resumed, layout), _read_all(straight, layout))
+    for clock in range(4, 8):
+        np.testing.assert_equal(resumed.inner_step(clock).loss, straight.inner_step(clock).loss)
+        _assert_equal(_read_all(resumed, layout), _read_all(straight, layout))
+
+
+def check_state_is_a_copy(make_backend: MakeResumable) -> None:
+    """A state does not change with the backend it was taken from, nor with one that goes on from it."""
+    backend, layout = _bound(make_backend)
+    backend.inner_step(0)
+    state, at_state = backend.state(), _read_all(backend, layout)
+    backend.inner_step(1)
+    for _ in range(2):
+        other, _ = _bound(make_backend)
+        other.load_state(state)
+        _assert_equal(_read_all(other, layout), at_state)
+        other.inner_step(1)
+        _assert_equal(_read_all(other, layout), _read_all(backend, layout))
+
+
+def check_state_is_taken_whole(make_backend: MakeResumable) -> None:
+    """A tensor missing, one too much or one of another shape raises UsageError and changes nothing."""
+    backend, layout = _bound(make_backend)
+    backend.inner_step(0)
+    state = backend.state()
+    first = next(iter(state.tensors))
+    others = {name: bits for name, bits in state.tensors.items() if name != first}
+    odd = TensorBits("uint8", (3,), np.zeros(3, np.uint8))
+    backend.inner_step(1)
+    before = _read_all(backend, layout)
+    for tensors in (others, {**state.tensors, "odd": odd}, {**others, first: odd}):
+        _assert_raises(UsageError, backend.load_state, State(tensors, state.facts))
+    _assert_equal(_read_all(backend, layout), before)
+
+
+def check_reset_optimizer_is_a_fresh_start(make_backend: MakeBackend) -> None:
+    """After a step that made everything NaN and a reset, the same values take the same step as in a new backend."""
+    broken, layout = _bound(make_backend)
+    fresh, _ = _bound(make_backend)
+    values = _read_all(fresh, layout)
+    _write_all(broken, [np.full_like(array, np.nan) for array in values])
+    broken.inner_step(0)
+    broken.reset_optimizer()
+    broken.seek(0)
+    _write_all(broken, values)
+    for backend in (broken, fresh):
+        backend.inner_step(0)
+    _assert_equal(_read_all(broken, layout), _read_all(fresh, layout))
+
+
 STORE_CHECKS: tuple[Callable[[MakeStore], None], ...] = (
     check_tensors_are_listed_once,
     check_written_values_are_read_back,
@@ -214,8 +276,17 @@ BACKEND_CHECKS: tuple[Callable[[MakeBackend], None], ...] = (
     check_write_keeps_optimizer_state,
     check_step_starts_from_written_values,
     check_seek_is_what_steps_do,
+    check_reset_optimizer_is_a_fresh_start,
 )
 """For anything that also trains it."""
+
+RESUMABLE_CHECKS: tuple[Callable[[MakeResumable], None], ...] = (
+    *BACKEND_CHECKS,
+    check_state_goes_on_bit_for_bit,
+    check_state_is_a_copy,
+    check_state_is_taken_whole,
+)
+"""For anything whose training another process can go on with."""
 
 
 def _bound(make: Callable[[], AnyStore]) -> tuple[AnyStore, Layout]:

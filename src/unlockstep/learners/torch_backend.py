@@ -8,15 +8,16 @@ Decides what one inner step is. Does not decide when it happens (``loop``) or wh
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
 
 from unlockstep.core.layout import Layout, TensorSpec
-from unlockstep.learners.backend import FloatArray, StepStats
+from unlockstep.learners.backend import FloatArray, State, StepStats
 from unlockstep.learners.evaluation import Loss, Tokens
+from unlockstep.learners.torch_state import Stateful, TorchInner, load_training_state, training_state
 from unlockstep.learners.torch_store import TorchStore
 
 if TYPE_CHECKING:
@@ -24,7 +25,17 @@ if TYPE_CHECKING:
 
 
 class Batches(Protocol):
-    """Training data by position (``data.TokenStream``)."""
+    """Training data by position (``data.TokenStream``, ``data.LeasedStream``)."""
+
+    @property
+    def position(self) -> int:
+        """Batches consumed."""
+        ...
+
+    @property
+    def remaining(self) -> int | None:
+        """How much more there is at present; None: no end."""
+        ...
 
     def next(self) -> Tokens:
         """The batch at the current position, which then rises by one."""
@@ -55,11 +66,11 @@ def learning_rate(clock: int, settings: InnerSection, steps_total: int) -> float
 
 
 class TorchBackend:
-    """A model, its AdamW and its data: everything one learner needs to train (``backend.Backend``).
+    """A model, its AdamW and its data: everything one learner needs to train (``backend.ResumableBackend``).
 
     Equal models, streams and settings take equal steps, bit for bit. Dropout draws from torch's global generator, which
-    is the caller's to seed. The constructor puts ``model`` into training mode and sets ``settings.threads`` for the
-    process.
+    is the caller's to seed and to save (``random_states``). The constructor puts ``model`` into training mode and sets
+    ``settings.threads`` for the process.
 
     Args:
         model: any module that ``loss`` accepts, on any device.
@@ -96,7 +107,7 @@ class TorchBackend:
             fused=True,
         )
         self._loss = loss
-        self._stream = stream
+        self.stream = stream
         self._settings = settings
         self._steps_total = steps_total
         self._steps = 0
@@ -123,13 +134,16 @@ class TorchBackend:
         beginner's warm-up if it is lower."""
         settings = self._settings
         loss_sum = torch.zeros((), device=self._device)
-        tokens = 0
-        for _ in range(settings.accumulation):
-            batch = torch.from_numpy(self._stream.next()).to(self._device)
+        tokens = count = 0
+        while count < settings.accumulation:
+            batch = torch.from_numpy(self.stream.next()).to(self._device)
             loss = self._loss(self.model, batch)
             (loss / settings.accumulation).backward()
             loss_sum += loss.detach()
             tokens += batch[:, 1:].numel()
+            count += 1
+            if self.stream.remaining == 0:  # The very last step of a run may be a short one.
+                break
         if settings.gradient_norm_max > 0:
             nn.utils.clip_grad_norm_(self._parameters, settings.gradient_norm_max)
         rate = min(learning_rate(clock, settings, self._steps_total), self._rate_of_a_beginner())
@@ -138,12 +152,52 @@ class TorchBackend:
         self._steps += 1
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return StepStats(tokens=tokens, loss=loss_sum.item() / settings.accumulation)
+        return StepStats(tokens=tokens, loss=loss_sum.item() / count)
 
     def _rate_of_a_beginner(self) -> float:
         """The moments of a fresh AdamW are noisy, whatever the clock: a learner that returns warms up once more."""
         return self._settings.learning_rate * (self._steps + 1) / max(1, self._settings.warmup_steps)
 
+    def inner_state(self) -> State:
+        """What AdamW remembers (``backend.InnerState``)."""
+        return TorchInner(self.model, [self.optimizer]).inner_state()
+
+    def load_inner_state(self, state: State) -> None:
+        """Remember that, and be no beginner. Raises UsageError as ``load_training_state`` does."""
+        TorchInner(self.model, [self.optimizer]).load_inner_state(state)
+        self.go_on_warm()
+
+    def go_on_warm(self) -> None:
+        """The optimizer has the moments of another learner's: the warm-up is as far as its own count of steps."""
+        taken = [float(remembered["step"]) for remembered in self.optimizer.state.values()]
+        self._steps = int(max(taken, default=0))
+
+    def reset_optimizer(self) -> None:
+        """Forget the moments of AdamW, and warm up once more."""
+        self.optimizer.state.clear()
+        self._steps = 0
+
     def seek(self, steps: int) -> None:
         """Move the stream to where ``steps`` inner steps would have brought it."""
-        self._stream.seek(steps * self._settings.accumulation)
+        self.stream.seek(steps * self._settings.accumulation)
+
+    def state(self) -> State:
+        """Model, AdamW, warm-up and position."""
+        return training_state(self.model, [self.optimizer], self._counted) | State({}, {"data": self.stream.position})
+
+    def load_state(self, state: State) -> None:
+        """Go on from there. Raises UsageError as ``load_training_state`` does."""
+        load_training_state(state, self.model, [self.optimizer], self._counted)
+        self.stream.seek(state.facts["data"])
+
+    @property
+    def _counted(self) -> dict[str, Stateful]:
+        return {"recipe": self}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What there is to know beside model, AdamW and position: how far the warm-up is."""
+        return {"steps": self._steps}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """An optimizer with its moments restored is no beginner's."""
+        self._steps = state_dict["steps"]

@@ -59,8 +59,8 @@ class TorchStore:
         if buffers not in ("merge", "local"):
             raise UsageError(f"buffers is {buffers!r}; choose merge or local")
         _check_values(model)
-        plain_names = _plain_names(model)
-        embeddings = _embeddings(model, embedding_names, plain_names)
+        plain = plain_names(model)
+        embeddings = _embeddings(model, embedding_names, plain)
         found: list[tuple[str, Tensor, Role]] = [
             (name, tensor, Role.EMBEDDING if _memory(tensor) in embeddings else Role.PARAMETER)
             for name, tensor in _trainable_parameters(model)
@@ -70,9 +70,7 @@ class TorchStore:
             found += [(name, tensor, Role.BUFFER) for name, tensor in _persistent_float_buffers(model)]
         self._places: dict[TensorSpec, tuple[nn.Module, str]] = {}
         for name, tensor, role in found:
-            spec = TensorSpec(
-                name=plain_names[name], shape=tuple(tensor.shape), dtype=_dtype_name(tensor.dtype), role=role
-            )
+            spec = TensorSpec(name=plain[name], shape=tuple(tensor.shape), dtype=_dtype_name(tensor.dtype), role=role)
             path, _, attribute = name.rpartition(".")
             self._places[spec] = (model.get_submodule(path), attribute)
         self._fragments: list[list[_Cut]] = []
@@ -157,8 +155,8 @@ def check_optimizer(model: nn.Module, *optimizers: torch.optim.Optimizer) -> Non
             "so the next step would undo an adoption: synchronise the module whose parameters the optimizer holds"
         )
     covered = {_memory(parameter) for parameter in stepped}
-    plain_names = _plain_names(model)
-    missing = [plain_names[name] for name, p in _trainable_parameters(model) if _memory(p) not in covered]
+    plain = plain_names(model)
+    missing = [plain[name] for name, p in _trainable_parameters(model) if _memory(p) not in covered]
     if missing:
         warnings.warn(
             f"{len(missing)} trainable parameters are in no group of the optimizer ({_listed(missing)}): "
@@ -194,7 +192,7 @@ def _memory(tensor: Tensor) -> int:
     return tensor.data_ptr() or id(tensor)
 
 
-def _plain_names(model: nn.Module) -> dict[str, str]:
+def plain_names(model: nn.Module) -> dict[str, str]:
     """Every name in ``model`` to the name it has there without wrappers."""
     names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
     names += [name for name, _ in model.named_buffers(remove_duplicate=False)]
@@ -205,9 +203,9 @@ def _plain_names(model: nn.Module) -> dict[str, str]:
     return dict(zip(names, plain, strict=True))
 
 
-def _embeddings(model: nn.Module, chosen: Sequence[str] | None, plain_names: dict[str, str]) -> set[int]:
+def _embeddings(model: nn.Module, chosen: Sequence[str] | None, plain: dict[str, str]) -> set[int]:
     """The memories of the parameters to be merged as embeddings."""
-    parameters = [(plain_names[name], p) for name, p in model.named_parameters(remove_duplicate=False)]
+    parameters = [(plain[name], p) for name, p in model.named_parameters(remove_duplicate=False)]
     if chosen is not None:
         for entry in chosen:
             if not any(_is_part(name, entry) for name, _ in parameters):

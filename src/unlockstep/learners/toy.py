@@ -12,19 +12,20 @@ import numpy as np
 
 from unlockstep.core.errors import UsageError
 from unlockstep.core.layout import Layout, Role, TensorSpec, explain_difference
-from unlockstep.learners.backend import FloatArray, StepStats
+from unlockstep.learners.backend import FloatArray, State, StepStats, TensorBits
 
 
 class ToyBackend:
-    """Minimises the distance to a fixed optimum, seen through noise (``backend.Backend``).
+    """Minimises the distance to a fixed optimum, seen through noise (``backend.ResumableBackend``).
 
     ::
 
         target_k = optimum + noise * normal(seed, k)
         loss_k   = mean((values_k - target_k)^2) / 2
-        values   = values_k - learning_rate * (values_k - target_k)
+        velocity = momentum * velocity + (values_k - target_k)
+        values   = values_k - learning_rate * velocity
 
-    Without noise, after k steps from zero: ``values = (1 - (1 - learning_rate)^k) * optimum``.
+    Without noise and momentum, after k steps from zero: ``values = (1 - (1 - learning_rate)^k) * optimum``.
 
     Args:
         seed: of this learner's noise; start and optimum are the same for every seed.
@@ -32,6 +33,7 @@ class ToyBackend:
         learning_rate: a share of the way to the target, whatever the clock.
         tokens_per_step: what every step reports.
         noise: standard deviation of each element's target.
+        momentum: what the inner optimizer remembers of a gradient from one step to the next; 0: nothing.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class ToyBackend:
         learning_rate: float = 0.1,
         tokens_per_step: int = 1,
         noise: float = 0.0,
+        momentum: float = 0.0,
     ) -> None:
         names = ["embedding.weight", *(f"layers.{layer}.weight" for layer in range(len(sizes) - 1))]
         roles = [Role.EMBEDDING] + [Role.PARAMETER] * (len(sizes) - 1)
@@ -54,6 +57,9 @@ class ToyBackend:
         """Where every learner is heading: float32[n], tensors in order."""
         self.values = np.zeros_like(self.optimum)
         """Where this one is."""
+        self.velocity = np.zeros_like(self.optimum)
+        """What the inner optimizer remembers; all zero without momentum."""
+        self._momentum = np.float32(momentum)
         self._seed = seed
         self._learning_rate = np.float32(learning_rate)
         self._tokens_per_step = tokens_per_step
@@ -99,12 +105,50 @@ class ToyBackend:
             draw = np.random.default_rng((self._seed, self._steps)).standard_normal(gradient.size, np.float32)
             gradient -= self._noise * draw
         self._steps += 1
-        self.values -= self._learning_rate * gradient
+        if self._momentum:
+            self.velocity *= self._momentum
+            self.velocity += gradient
+        self.values -= self._learning_rate * (self.velocity if self._momentum else gradient)
         return StepStats(tokens=self._tokens_per_step, loss=float(np.dot(gradient, gradient)) / (2 * gradient.size))
+
+    def reset_optimizer(self) -> None:
+        """Forget the velocity, whatever it holds."""
+        self.velocity[:] = 0
 
     def seek(self, steps: int) -> None:
         """Move the noise to where ``steps`` inner steps would have brought it."""
         self._steps = steps
+
+    def state(self) -> State:
+        """Where it is, and how many steps it has taken."""
+        own = State({"values": _bits(self.values)}, {"steps": self._steps})
+        return own | self.inner_state() if self._momentum else own
+
+    def load_state(self, state: State) -> None:
+        """Go on from there.
+
+        Raises:
+            UsageError: the state is of another model.
+        """
+        self._check(state, *(("values", "velocity") if self._momentum else ("values",)), facts={"steps"})
+        self.values[:] = state.tensors["values"].data.view("<f4")
+        if self._momentum:
+            self.velocity[:] = state.tensors["velocity"].data.view("<f4")
+        self._steps = state.facts["steps"]
+
+    def inner_state(self) -> State:
+        """The velocity (``backend.InnerState``)."""
+        return State({"velocity": _bits(self.velocity)}, {})
+
+    def load_inner_state(self, state: State) -> None:
+        """Go on with that. Raises UsageError if it is of another model."""
+        self._check(state, "velocity", facts=set())
+        self.velocity[:] = state.tensors["velocity"].data.view("<f4")
+
+    def _check(self, state: State, *names: str, facts: set[str]) -> None:
+        found = {name: (bits.dtype, bits.shape) for name, bits in state.tensors.items()}
+        if found != dict.fromkeys(names, ("float32", self.values.shape)) or state.facts.keys() != facts:
+            raise UsageError(f"the state holds {found} and {sorted(state.facts)}; give one of a toy of these sizes")
 
     def _checked(self, fragment: int, values: FloatArray) -> FloatArray:
         if values.dtype != np.float32 or values.shape != (self._sizes[fragment],):
@@ -112,3 +156,7 @@ class ToyBackend:
                 f"fragment {fragment} is float32[{self._sizes[fragment]}], not {values.dtype}{list(values.shape)}"
             )
         return values
+
+
+def _bits(values: FloatArray) -> TensorBits:
+    return TensorBits("float32", values.shape, values.astype("<f4").view(np.uint8))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch import nn
 from unlockstep.config import InnerSection
 from unlockstep.data import TokenStream
 from unlockstep.learners import conformance
-from unlockstep.learners.backend import Backend, FragmentStore
+from unlockstep.learners.backend import FragmentStore, ResumableBackend, State
 from unlockstep.learners.torch_backend import TorchBackend
 from unlockstep.learners.torch_store import TorchStore
 from unlockstep.learners.toy import ToyBackend
@@ -53,9 +54,10 @@ def torch_backend(dtype: torch.dtype = torch.float32) -> TorchBackend:
     return TorchBackend(model, causal_loss, stream, InnerSection(accumulation=2), steps_total=10, store=store)
 
 
-BACKENDS: dict[str, Callable[[], Backend]] = {
+BACKENDS: dict[str, Callable[[], ResumableBackend]] = {
     "toy": ToyBackend,
     "toy with noise": lambda: ToyBackend(seed=3, noise=1.0),
+    "toy with momentum": lambda: ToyBackend(seed=3, noise=0.1, momentum=0.9),
     "torch": torch_backend,
     "torch bfloat16": lambda: torch_backend(torch.bfloat16),
 }
@@ -67,9 +69,9 @@ STORES: dict[str, Callable[[], FragmentStore]] = {
 }
 
 
-@pytest.mark.parametrize("check", conformance.BACKEND_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", conformance.RESUMABLE_CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("name", BACKENDS)
-def test_backend_conforms(name: str, check: Callable[[Callable[[], Backend]], None]) -> None:
+def test_backend_conforms(name: str, check: Callable[[Callable[[], ResumableBackend]], None]) -> None:
     check(BACKENDS[name])
 
 
@@ -97,9 +99,36 @@ class LeakyRead(ToyBackend):
         return self.values[within_model]
 
 
+class Forgetful(ToyBackend):
+    """Goes on with the noise of another step."""
+
+    def load_state(self, state):  # type: ignore[no-untyped-def]
+        super().load_state(State(state.tensors, {"steps": 0}))
+
+
+class LeakyState(ToyBackend):
+    """Hands out a view of the model where it should copy."""
+
+    def state(self):  # type: ignore[no-untyped-def]
+        state = super().state()
+        bits = msgspec.structs.replace(state.tensors["values"], data=self.values.view(np.uint8))
+        return State({"values": bits}, state.facts)
+
+
+class Lenient(ToyBackend):
+    """Takes what it finds."""
+
+    def load_state(self, state):  # type: ignore[no-untyped-def]
+        if "values" in state.tensors and state.tensors["values"].shape == self.values.shape:
+            super().load_state(State({"values": state.tensors["values"]}, state.facts))
+
+
 @pytest.mark.parametrize(
     ("make", "check"),
     [
+        (lambda: Forgetful(noise=1.0), conformance.check_state_goes_on_bit_for_bit),
+        (LeakyState, conformance.check_state_is_a_copy),
+        (Lenient, conformance.check_state_is_taken_whole),
         (StaleMaster, conformance.check_step_starts_from_written_values),
         (StaleMaster, conformance.check_seek_is_what_steps_do),
         (lambda: LeakyRead(sizes=(4, 4)), conformance.check_read_is_a_copy),

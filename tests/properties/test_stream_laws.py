@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unlockstep.data import Corpus, TokenStream, split_corpus
+from unlockstep.core.data_book import DataBook
+from unlockstep.data import Corpus, LeasedStream, TokenStream, split_corpus
 
 sizes = st.integers(1, 400)
 seeds = st.integers(0, 2**64 - 1)
@@ -79,3 +80,27 @@ def test_split_puts_every_token_on_one_side_and_a_sequence_on_each(
     assert min(training.size, validation.size) > sequence_length
     again = split_corpus(corpus, sequence_length, share)
     np.testing.assert_array_equal(training, again[0])
+
+
+@given(
+    count=st.integers(1, 60),
+    seed=seeds,
+    batch_size=st.integers(1, 20),
+    chunk=st.integers(1, 25),
+    taken=st.lists(st.integers(1, 30), min_size=1, max_size=8),
+)
+def test_however_it_is_granted_the_order_is_that_of_the_endless_stream(
+    count: int, seed: int, batch_size: int, chunk: int, taken: list[int]
+):
+    book = DataBook(count, chunk, epochs=0)
+    leased = LeasedStream(np.arange(2 * count + 1, dtype=np.uint32), 2, batch_size, seed)
+    batches = []
+    for wanted in taken:
+        leased.add(book.grant("a", 1, wanted))
+        while leased.ready(batch_size):
+            batches.append(leased.next())
+    if leased.remaining:
+        batches.append(leased.next())
+    read = np.concatenate(batches)
+    assert leased.position == leased.samples == len(read) == book.status().dealt
+    np.testing.assert_array_equal(read, stream(count, len(read), seed).next())

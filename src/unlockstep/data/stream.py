@@ -1,7 +1,8 @@
 """Batches of token sequences by position: which sequence comes when, for which learner.
 
 Decides the order of training and the fixed validation batches. Keeps no state but the position, so that a learner
-that returns goes on where it was without replaying anything.
+that returns goes on where it was without replaying anything. Does not decide what a learner reads whose data is leased
+(``leased``): the order is the same.
 
 In each epoch the non-overlapping sequences of the corpus are permuted by (seed, epoch) and dealt out to the shards.
 The permutation is computed entry by entry (a Feistel network) in plain integer arithmetic: any position costs the
@@ -38,6 +39,9 @@ class TokenStream:
     Raises:
         UsageError: a share would hold no sequence.
     """
+
+    remaining = None
+    """It has no end."""
 
     __slots__ = ("_lap", "_seed", "_sequences", "_shard", "_shard_count", "_share", "batch_size", "position")
 
@@ -84,8 +88,8 @@ class TokenStream:
         """Which sequences of the corpus the next batch holds: int64 [B]; sequence i starts at token i * T."""
         consumed = self.position * self.batch_size + np.arange(self.batch_size)
         epochs, places = np.divmod(consumed, self._share)
-        keys = _mix(_mix(epochs.astype(np.uint64), self._seed), self._lap)
-        return _permuted(places * self._shard_count + self._shard, len(self._sequences), keys)
+        places = places * self._shard_count + self._shard
+        return sequences_at(epochs, places, len(self._sequences), self._seed, self._lap)
 
 
 def validation_batches(
@@ -117,6 +121,18 @@ def sequences(tokens: NDArray[np.unsignedinteger], sequence_length: int) -> NDAr
     if tokens.size <= sequence_length:
         return np.empty((0, sequence_length + 1), tokens.dtype)
     return np.lib.stride_tricks.sliding_window_view(tokens, sequence_length + 1)[::sequence_length]
+
+
+def sequences_at(
+    epochs: NDArray[np.int64], places: NDArray[np.int64], count: int, seed: int, lap: int = 0
+) -> NDArray[np.int64]:
+    """Which of ``count`` sequences comes at each place [0, count) of each epoch: int64 [n], as both arguments.
+
+    Args:
+        seed: the run's.
+        lap: above 0: the order of another seed (for joiners that read what others read too).
+    """
+    return _permuted(places, count, _mix(_mix(epochs.astype(np.uint64), seed), lap))
 
 
 def _permuted(places: NDArray[np.int64], count: int, keys: NDArray[np.uint64]) -> NDArray[np.int64]:

@@ -10,7 +10,7 @@ import math
 import statistics
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,9 @@ from unlockstep.core.reasons import RefusalReason
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
+
+Norms: TypeAlias = tuple[tuple[tuple[float, int], ...], ...]
+"""By fragment, norm and steps of the last contributions that were merged."""
 
 _ROW_ELEMENTS = 256
 """Squares summed in float32 before float64 takes over: keeps the relative error of a norm below 1e-6."""
@@ -50,28 +53,54 @@ class Limits:
     """Euclidean norm of the outer gradient. float32 squares stay finite below it, and no useful model moves so far."""
 
 
+def growth(c_steps: int, than: int) -> float:
+    """How many times longer an honest contribution of ``c_steps`` steps may be than one of ``than`` steps.
+
+    Steps that all go one way add up to c times one of them; steps of pure noise to its square root. Any training lies
+    in between, so with more steps at most the first is expected, and with fewer at least the second.
+    """
+    ratio = max(1, c_steps) / max(1, than)
+    return ratio if ratio >= 1 else math.sqrt(ratio)
+
+
 class RecentNorms:
     """The norms of the last contributions of each fragment, and the norm beyond which the next one is absurd.
 
-    ``bound = factor * median``. The median is not moved by the outliers it is there to find. The factor leaves room for
-    what is normal: the norm grows with the steps in a contribution, and those differ by the speed of learners.
+    ::
+
+        bound(c) = factor * median over the last contributions i of  norm_i * growth(c, c_i)
+
+    The median is not moved by the outliers it is there to find, as long as they are fewer than half. Steps are compared
+    with steps: a slow or long-away learner has moved farther or less far than others, through no fault. The factor
+    leaves room for what is left: learners differ, a warm-up lengthens steps from one round to the next.
     """
 
-    def __init__(self, fragment_count: int, *, length: int = 64, samples_min: int = 16, factor: float = 50.0) -> None:
-        self._norms: tuple[deque[float], ...] = tuple(deque(maxlen=length) for _ in range(fragment_count))
+    def __init__(self, fragment_count: int, *, length: int = 64, samples_min: int = 8, factor: float = 10.0) -> None:
+        self._recent: tuple[deque[tuple[float, int]], ...] = tuple(deque(maxlen=length) for _ in range(fragment_count))
         self._samples_min = samples_min
         self._factor = factor
 
-    def add(self, fragment: int, norm: float) -> None:
-        """Remember the norm of a contribution that was merged."""
-        self._norms[fragment].append(norm)
+    def add(self, fragment: int, norm: float, c_steps: int) -> None:
+        """Remember a contribution that was merged."""
+        self._recent[fragment].append((norm, c_steps))
 
-    def bound(self, fragment: int) -> float:
-        """Largest norm to accept; infinite while there are too few samples, or while fragments do not move."""
-        norms = self._norms[fragment]
-        if len(norms) < self._samples_min:
+    def saved(self) -> Norms:
+        """Per fragment, oldest first: norm and steps."""
+        return tuple(tuple(recent) for recent in self._recent)
+
+    def restore(self, norms: Norms) -> None:
+        """Remember what was saved, and nothing else."""
+        for mine, saved in zip(self._recent, norms, strict=True):
+            mine.clear()
+            mine.extend(saved)
+
+    def bound(self, fragment: int, c_steps: int) -> float:
+        """Largest norm to accept of a contribution of so many steps; infinite while there are too few samples, or while
+        fragments do not move."""
+        recent = self._recent[fragment]
+        if len(recent) < self._samples_min:
             return math.inf
-        return self._factor * statistics.median(norms) or math.inf
+        return self._factor * statistics.median(norm * growth(c_steps, steps) for norm, steps in recent) or math.inf
 
 
 def inspect(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from unlockstep.core.chunks import CHUNK_ELEMENTS
 from unlockstep.core.outer_gradient import (
@@ -104,34 +107,67 @@ def test_small_and_large_elements_count_in_one_norm() -> None:
     assert norm(values[1:]) == pytest.approx(1e-2, rel=1e-6)
 
 
+def recent_norms(norms: list[tuple[float, int]], **settings: Any) -> RecentNorms:
+    """What has been merged of one fragment: norm and steps."""
+    recent = RecentNorms(1, **settings)
+    for length, c_steps in norms:
+        recent.add(0, length, c_steps)
+    return recent
+
+
 def test_there_is_no_robust_bound_before_enough_samples() -> None:
     recent = RecentNorms(2, samples_min=3, factor=10)
     for value in (1.0, 1.0):
-        recent.add(0, value)
-    assert recent.bound(0) == math.inf
-    recent.add(0, 3.0)
-    assert recent.bound(0) == 10 * 1.0
-    assert recent.bound(1) == math.inf
+        recent.add(0, value, 4)
+    assert recent.bound(0, 4) == math.inf
+    recent.add(0, 3.0, 4)
+    assert recent.bound(0, 4) == 10 * 1.0
+    assert recent.bound(1, 4) == math.inf
 
 
 def test_the_robust_bound_follows_the_last_norms_only() -> None:
-    recent = RecentNorms(1, length=3, samples_min=3, factor=2)
-    for value in (1.0, 1.0, 1.0, 5.0, 5.0):
-        recent.add(0, value)
-    assert recent.bound(0) == 2 * 5.0
+    recent = recent_norms([(value, 1) for value in (1.0, 1.0, 1.0, 5.0, 5.0)], length=3, samples_min=3, factor=2)
+    assert recent.bound(0, 1) == 2 * 5.0
 
 
 def test_an_outlier_among_the_samples_does_not_move_the_bound() -> None:
     """C13"""
-    recent = RecentNorms(1, samples_min=5, factor=4)
-    for value in (1e-4, 1e-4, 1e4, 1e-4, 1e-4):
-        recent.add(0, value)
-    assert recent.bound(0) == 4 * 1e-4
+    recent = recent_norms([(value, 2) for value in (1e-4, 1e-4, 1e4, 1e-4, 1e-4)], samples_min=5, factor=4)
+    assert recent.bound(0, 2) == 4 * 1e-4
 
 
 def test_norms_of_zero_bound_nothing() -> None:
     """C13"""
-    recent = RecentNorms(1, samples_min=2)
-    recent.add(0, 0.0)
-    recent.add(0, 0.0)
-    assert recent.bound(0) == math.inf
+    recent = recent_norms([(0.0, 1), (0.0, 1)], samples_min=2)
+    assert recent.bound(0, 1) == math.inf
+
+
+def test_more_steps_may_go_as_much_farther_and_fewer_not_as_far() -> None:
+    """C9: bound(c) = factor * norm_i * (c / c_i if c >= c_i else sqrt(c / c_i))"""
+    recent = recent_norms([(3.0, 16)] * 8, factor=10)
+    bounds = [recent.bound(0, c_steps) for c_steps in (1, 4, 16, 64, 1024)]
+    assert bounds == [10 * 3 * share for share in (1 / 4, 1 / 2, 1, 4, 64)]
+
+
+@given(
+    drift=st.floats(0, 1),
+    steps=st.lists(st.integers(1, 200), min_size=8, max_size=64),
+    c_steps=st.integers(1, 10_000),
+)
+def test_no_honest_learner_is_ever_refused_however_many_steps_it_has_made(
+    drift: float, steps: list[int], c_steps: int
+) -> None:
+    """C9: steps are anything between pure noise (length grows with the root of their number) and one direction."""
+
+    def length(count: int) -> float:
+        return math.sqrt((1 - drift) * count + drift * count**2)
+
+    recent = recent_norms([(length(count), count) for count in steps], factor=1.0)
+    assert length(c_steps) <= recent.bound(0, c_steps) * (1 + 1e-9)
+
+
+def test_what_was_remembered_is_remembered_again_and_nothing_else() -> None:
+    recent = recent_norms([(1.0, 2), (3.0, 4)])
+    other = recent_norms([(9.0, 9)])
+    other.restore(recent.saved())
+    assert other.saved() == recent.saved() == (((1.0, 2), (3.0, 4)),)

@@ -27,7 +27,7 @@ from unlockstep.core.codec import Codec
 from unlockstep.core.errors import ConfigError
 from unlockstep.core.ids import is_learner_name
 from unlockstep.core.merge import MergeRule
-from unlockstep.core.options import ProtocolOptions
+from unlockstep.core.options import Dealing, ProtocolOptions, RollbackOptions
 
 SIZE_MAX = 2**20
 """Largest batch, sequence and accumulation: beyond any use."""
@@ -90,6 +90,15 @@ class ModelSection(_Section, frozen=True):
         self._filled("spec")
 
 
+class Deal(Enum):
+    """Who trains on what."""
+
+    SHARDS = "shards"
+    """Learner i of M reads its own share of every epoch, whatever becomes of the others."""
+    LEASES = "leases"
+    """The syncer grants every learner what comes next: each sequence is trained as often as any other."""
+
+
 class DataSection(_Section, frozen=True):
     """What it is trained on (``data``)."""
 
@@ -101,12 +110,35 @@ class DataSection(_Section, frozen=True):
     """``bytes`` (vocabulary 256) or the path of a Hugging Face ``tokenizer.json``."""
     sequence_length: int = 128
     validation_share: float = 0.05
+    deal: Deal = Deal.SHARDS
+    """``shards`` or ``leases``; the four settings below are of leases (``core.leasing``)."""
+    chunk_sequences: int = 64
+    """Sequences granted at once."""
+    stock_sequences: int = 256
+    """What a learner has before it at least: so much it trains without hearing from the syncer."""
+    epochs: int = 0
+    """Above 0: the run ends when every sequence is trained so often; its steps then only pace schedules. 0: no end."""
 
     def __post_init__(self) -> None:
         self._filled("source", "text_field", "tokenizer")
         self._at_least(1, "sequence_length")
         self._at_most(SIZE_MAX, "sequence_length")
+        self._at_least(0, "epochs")
+        self._at_least(1, "chunk_sequences", "stock_sequences")
+        self._at_most(2**32, "chunk_sequences", "stock_sequences", "epochs")
+        self._require(
+            "epochs",
+            self.epochs == 0 or self.deal is Deal.LEASES,
+            "with data.deal = 'shards' nobody knows what all learners have trained: choose 'leases', or 0 for no end",
+        )
         self._require("validation_share", 0 < self.validation_share < 1, "it must lie between 0 and 1, both excluded")
+
+    @property
+    def dealing(self) -> Dealing | None:
+        """How the syncer deals the corpus out; None if it does not."""
+        if self.deal is Deal.SHARDS:
+            return None
+        return Dealing(chunk_sequences=self.chunk_sequences, stock_sequences=self.stock_sequences, epochs=self.epochs)
 
 
 class InnerSection(_Section, frozen=True):
@@ -178,14 +210,48 @@ class LimitsSection(_Section, frozen=True):
 
     norm_max: float = 1e6
     """Largest norm of one fragment's outer gradient."""
-    outlier_factor: float = 50.0
-    """... and how often the median of recent norms it may be; 0 switches this bound off."""
+    outlier_factor: float = 10.0
+    """... and how many times as long it may be as recent ones, steps compared with steps; 0 switches this bound off."""
     tokens_per_step_max: int = 2**32
+    state_bytes_max: int = 2**40
+    """Largest state of a learner, parameters and inner optimizer, that is passed on to another (``core.donation``)."""
 
     def __post_init__(self) -> None:
         self._above_zero("norm_max")
         self._at_least(0, "outlier_factor")
-        self._at_least(1, "tokens_per_step_max")
+        self._at_least(1, "tokens_per_step_max", "state_bytes_max")
+
+
+class Durability(Enum):
+    """What is on disk before anybody hears of a commit."""
+
+    COMMIT = "commit"
+    """The commit. Nothing that was published is ever lost."""
+    INTERVAL = "interval"
+    """Some earlier one: at most ``interval_commits`` are lost with the syncer's process, all fragments together."""
+
+
+class DurabilitySection(_Section, frozen=True):
+    """What of a run outlives the syncer's process (``store``)."""
+
+    mode: Durability = Durability.COMMIT
+    """``commit``: every commit, before anybody hears of it. ``interval``: some earlier one."""
+    interval_commits: int = 16
+    """Under ``interval``: the most that can be lost; a save is due when half as many are not saved."""
+    records_kept: int = 8
+    """Saves that stay on disk, and the fragments they name: the newest that is sound is used. More than there are
+    fragments, so that there is an earlier version of each."""
+    lease_s: float = 5.0
+    """Silence after which a standby syncer takes over, seconds."""
+
+    def __post_init__(self) -> None:
+        self._at_least(1, "interval_commits", "records_kept")
+        self._require("lease_s", 0.1 <= self.lease_s <= 3600, "choose between 0.1 seconds and one hour (3600)")
+
+    @property
+    def commits_lost_max(self) -> int:
+        """0 where every commit is saved before it is told of."""
+        return self.interval_commits if self.mode is Durability.INTERVAL else 0
 
 
 class EvaluationSection(_Section, frozen=True):
@@ -201,13 +267,30 @@ class EvaluationSection(_Section, frozen=True):
         self._at_least(1, "batches", "batch_size")
 
 
+class RecoverySection(_Section, frozen=True):
+    """Where a learner that is new, or has lost everything, has its inner optimizer's state from (``core.recovery``)."""
+
+    donor: bool = True
+    """From another learner that trains, if there is one; off: from its own checkpoint, or from nowhere."""
+
+
+class CheckpointSection(_Section, frozen=True):
+    """A learner's own checkpoint, if it is given a file for one (``integrations.learner_checkpoint``)."""
+
+    interval_s: float = 30.0
+    """Longest time between two; a young process writes more often. 0: only when it leaves a run that goes on."""
+
+    def __post_init__(self) -> None:
+        self._at_least(0, "interval_s")
+
+
 class LocalSection(_Section, frozen=True):
     """A run on this machine (``launch.local``)."""
 
     learners: int = 4
     evaluator: bool = True
     restarts_max: int = 3
-    """Times a process that dies by itself is started again."""
+    """Times in a row a process that dies by itself is started again; one that has got something done counts anew."""
     kill_share: float = 1 / 3
     """Where in the run one learner is killed (SIGKILL), as a share of its length; 0 kills nobody."""
     kill_down_s: float = 5.0
@@ -242,12 +325,22 @@ class RunConfig(_Section, frozen=True):
     codec: CodecSection = CodecSection()
     protocol: ProtocolOptions = ProtocolOptions()
     limits: LimitsSection = LimitsSection()
+    rollback: RollbackOptions = RollbackOptions()
+    durability: DurabilitySection = DurabilitySection()
     evaluation: EvaluationSection = EvaluationSection()
+    recovery: RecoverySection = RecoverySection()
+    checkpoint: CheckpointSection = CheckpointSection()
     local: LocalSection = LocalSection()
 
     def __post_init__(self) -> None:
-        if self.run.steps == 0 and self.run.tokens == 0:
+        if self.run.steps == 0 and self.run.tokens == 0 and self.data.epochs == 0:
             raise ConfigError("run.steps and run.tokens are both 0, so the run would never end; set one of them")
+        step, data = self.inner.batch_size * self.inner.accumulation, self.data
+        if data.deal is Deal.LEASES and data.stock_sequences < step:
+            raise ConfigError(
+                f"data.stock_sequences is {data.stock_sequences} but a step takes {step} sequences (inner.batch_size "
+                "times inner.accumulation); no step could ever begin: raise it to at least that"
+            )
         if self.run.steps == 0 and self.inner.schedule == "cosine":
             raise ConfigError(
                 "inner.schedule is 'cosine' but run.steps is 0, so it has no end to fall towards; set run.steps or "

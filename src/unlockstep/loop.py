@@ -12,7 +12,7 @@ import functools
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -22,25 +22,43 @@ from unlockstep.core.actions import (
     Discard,
     Done,
     Fetch,
+    FetchState,
+    Forget,
     LearnerAction,
+    LoadState,
+    Resend,
+    ResetOptimizer,
     Send,
     TakeSnapshot,
+    TakeState,
     Upload,
     UploadSeed,
 )
 from unlockstep.core.adoption import Adoption, adopt, anchor_after, kept
+from unlockstep.core.course import Course
+from unlockstep.core.data_book import Grant
+from unlockstep.core.errors import UsageError
 from unlockstep.core.layout import Layout
 from unlockstep.core.learner import LearnerCore
+from unlockstep.core.learner_record import LearnerRecord
+from unlockstep.core.learner_states import LearnerState
 from unlockstep.core.messages import (
+    CheckpointLoaded,
+    HandedOver,
     HostFailed,
     LearnerInput,
     LearnerMessage,
     LeaveRequested,
+    StateLoaded,
+    StateNotTaken,
+    StateUnfit,
     StepFinished,
     VersionNotice,
 )
 from unlockstep.core.options import Participation, ProtocolOptions
-from unlockstep.learners.backend import FloatArray, FragmentStore, StepStats
+from unlockstep.core.reasons import Recovered
+from unlockstep.learners.backend import FloatArray, FragmentStore, InnerState, StepStats
+from unlockstep.learners.state_body import Donated
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +76,17 @@ class Contribution:
     tokens: int
     anchor: FloatArray
     local: FloatArray
+    position: int = 0
+    samples: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LoopState:
+    """What a loop knows between two steps beside the model. The arrays are never written again."""
+
+    record: LearnerRecord
+    anchors: tuple[FloatArray, ...]
+    """Of every fragment, float32[fragment_size]."""
 
 
 class Link(Protocol):
@@ -84,13 +113,28 @@ class Link(Protocol):
         """The decoded values of a fetched body, which the link then forgets."""
         ...
 
+    def upload_state(self, run_id: str, learner: str, incarnation: int, ticket: int, donated: Donated) -> None:
+        """Encode and upload what this learner trains with. Silent if it arrives; else ``StateNotTaken``."""
+        ...
+
+    def fetch_state(self, action: FetchState) -> None:
+        """Download the state of another learner; ends in ``StateFetched(payload)`` or ``StateFetchFailed``."""
+        ...
+
+    def take_state(self, payload: int) -> Donated:
+        """The decoded state, which the link then forgets."""
+        ...
+
     def discard(self, payload: int) -> None:
         """A fetched body is not needed."""
         ...
 
 
-_AT_BOUNDARY = (TakeSnapshot, Adopt, UploadSeed)
+_AT_BOUNDARY = (TakeSnapshot, Adopt, UploadSeed, TakeState, LoadState, ResetOptimizer)
 """Actions that touch the model."""
+
+_LOADING = (LearnerState.JOINING, LearnerState.SEEDING, LearnerState.LOADING)
+"""States that end in training."""
 
 
 class LearnerLoop:
@@ -103,6 +147,9 @@ class LearnerLoop:
         adoption: how a commit meets local progress.
         blend_alpha: share of the local value kept by ``blend``.
         now_ns: the clock; monotonic, nanoseconds.
+        inner: what the inner optimizer remembers, which a new process takes from another learner, and gives to others;
+            None: neither.
+        reset_optimizer: forgets the state of the inner optimizer; called in the training thread between two steps.
 
     ``deliver`` and ``on_deadline`` may be called from any thread, everything else from the training thread only.
     """
@@ -116,18 +163,24 @@ class LearnerLoop:
         adoption: Adoption,
         blend_alpha: float,
         now_ns: Callable[[], int],
+        inner: InnerState | None = None,
+        reset_optimizer: Callable[[], None] = lambda: None,
     ) -> None:
         self._core = core
+        self._inner = inner
         self._store = store
         self._link = link
         self._adoption = adoption
         self._blend_alpha = blend_alpha
         self._now_ns = now_ns
+        self._reset_optimizer = reset_optimizer
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._queue: deque[LearnerAction] = deque()
         self._anchors: dict[int, FloatArray] = {}
         self._snapshots: dict[int, FloatArray] = {}
+        self._unsettled: dict[HandedOver, Contribution] = {}
+        """It may have to be handed over once more."""
         self._scratch_rows = np.empty((2, 0), np.float32)
         # Where the model stores float32, what is written is what it holds, and an anchor need not be read back.
         self._exact = [all(slot.tensor.dtype == "float32" for slot in slots) for slots in core.layout.fragments]
@@ -146,15 +199,31 @@ class LearnerLoop:
         adoption: Adoption,
         blend_alpha: float,
         now_ns: Callable[[], int],
+        course: Course | None = None,
+        inner: InnerState | None = None,
+        reset_optimizer: Callable[[], None] = lambda: None,
     ) -> LearnerLoop:
-        """A loop around a core of its own, by the run's settings. ``store`` is bound to ``layout``."""
+        """A loop around a core of its own, by the run's settings. ``store`` is bound to ``layout``; with ``course`` the
+        learner takes data leases."""
         core = LearnerCore(
             learner,
             layout,
             waits_for_pull=protocol.participation is Participation.LATEST and adoption is not Adoption.CARRY,
             kept=functools.partial(kept, adoption, alpha=blend_alpha),
+            course=course,
+            has_state=inner is not None,
+            away_ns_max=protocol.away_ns_max,
         )
-        return cls(core, store, link, adoption=adoption, blend_alpha=blend_alpha, now_ns=now_ns)
+        return cls(
+            core,
+            store,
+            link,
+            adoption=adoption,
+            blend_alpha=blend_alpha,
+            now_ns=now_ns,
+            inner=inner,
+            reset_optimizer=reset_optimizer,
+        )
 
     # ------------------------------------------------------------------------------------- from any thread
 
@@ -186,6 +255,11 @@ class LearnerLoop:
         return self._core.clock
 
     @property
+    def learner(self) -> str:
+        """Its name."""
+        return self._core.learner
+
+    @property
     def incarnation(self) -> int:
         """Which start of this learner this is; 0 before the syncer has said so."""
         return self._core.incarnation
@@ -201,12 +275,57 @@ class LearnerLoop:
         return self._core.steps_before
 
     @property
+    def recovered(self) -> Recovered | None:
+        """Where the inner optimizer's state has come from; None before the first step may begin, and for the learner
+        that began the run."""
+        return self._core.recovery.way
+
+    @property
+    def donor_was_unfit(self) -> bool:
+        """Whether another learner's state had come, and was none for this model and its optimizer."""
+        return self._core.recovery.was_unfit
+
+    @property
+    def recovered_why(self) -> str:
+        """Why from there, for people."""
+        return self._core.recovery.why
+
+    @property
     def may_step(self) -> bool:
         """Whether the next inner step may begin now: the run goes on, and everything it wants of the model is done."""
         with self._lock:
             return self._core.may_step and not self._queue
 
+    @property
+    def waits_for_data(self) -> bool:
+        """Whether the next step wants nothing but data, of which there is none at present."""
+        with self._lock:
+            return self._core.is_at_rest
+
+    @property
+    def is_in_step(self) -> bool:
+        """Whether data was taken that no step has been reported of. Always False without data leases."""
+        with self._lock:
+            course, is_training = self._core.course, self._core.state is LearnerState.TRAINING
+            return is_training and course is not None and course.samples != self._core.samples
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there will be a next inner step once the parameters are here, or data."""
+        with self._lock:
+            return self._core.is_at_rest or self._core.state in _LOADING
+
     # ------------------------------------------------------------------------------------- training thread
+
+    def take(self, count: int) -> tuple[Grant, ...]:
+        """The next places that this learner was granted, to be trained in the step that begins or has begun.
+
+        Raises:
+            LocalProtocolError: there are none; ask ``may_step`` first.
+        """
+        with self._lock:
+            assert self._core.course is not None, "this learner takes no data leases"
+            return self._core.course.take(count)
 
     def wait_until_may_step(self, timeout_s: float | None = None) -> bool:
         """Wait until the parameters are loaded (True), or the run is over or the time is up (False).
@@ -226,13 +345,56 @@ class LearnerLoop:
             self._core.receive(StepFinished(stats.tokens, step_ns, stats.loss), now_ns)
             self._take_actions()
             self._advance()
+            if self._core.is_at_rest:
+                self._boundary_ns = None  # Waiting for data is no part of a step.
 
-    def leave(self) -> None:
-        """Go in order: what has not been handed over is declared dropped. Between two steps."""
+    def ask_to_leave(self) -> None:
+        """Go in order, between two steps: once what is here has been handed over. Asked again: at once; what has not
+        been handed over is declared dropped."""
         with self._lock:
             self._core.receive(LeaveRequested(), self._now_ns())
             self._take_actions()
             self._advance()
+
+    def leave(self, timeout_s: float) -> None:
+        """The same, waiting for the syncer to say what it wants, no longer than this."""
+        self.ask_to_leave()
+        with self._changed:
+            self._changed.wait_for(self._advance, timeout_s)
+        if self._done is None:
+            self.ask_to_leave()
+
+    def note_checkpoint(self) -> None:
+        """The inner optimizer has been loaded from a file, before the first step."""
+        with self._lock:
+            self._core.receive(CheckpointLoaded(), self._now_ns())
+
+    # ------------------------------------------------------------------------------------- going on elsewhere
+
+    def state(self) -> LoopState | None:
+        """What another process needs, beside the model as it is now, to go on from here; None where no step may begin,
+        unless that is because there is no syncer any more. Between two steps."""
+        with self._lock:
+            is_alone = self._done is not None and self._done.is_alone
+            if not (self.may_step or is_alone):
+                return None
+            anchors = tuple(self._anchors[fragment] for fragment in range(self._core.layout.fragment_count))
+            return LoopState(self._core.record(), anchors)
+
+    def resume(self, state: LoopState) -> None:
+        """Go on where the loop stopped of which ``state`` was taken; the store holds that loop's model. Before the link
+        is started.
+
+        This is for a process that takes the place of one that has stopped for good at that boundary: with the same
+        messages it trains on and hands over as the other would have, bit for bit. After a crash the syncer has heard
+        of later steps, and a new process has to join as a new incarnation.
+        """
+        with self._lock:
+            self._core.resume(state.record)
+            self._anchors = dict(enumerate(state.anchors))
+            for fragment, known in enumerate(state.record.fragments):
+                if known.has_snapshot:
+                    self._snapshots[fragment] = self._store.read_fragment(fragment)
 
     # ------------------------------------------------------------------------------------- carrying out
 
@@ -261,6 +423,10 @@ class LearnerLoop:
                 self._snapshots[fragment] = self._store.read_fragment(fragment, self._snapshots.get(fragment))
             case Upload():
                 self._upload(action)
+            case Resend(handed_over, incarnation):
+                self._link.upload(replace(self._unsettled[handed_over], incarnation=incarnation))
+            case Forget(handed_over):
+                self._unsettled.pop(handed_over, None)
             case Adopt():
                 self._adopt(action)
             case UploadSeed(fragment):
@@ -271,10 +437,20 @@ class LearnerLoop:
                 self._anchors[fragment] = values
                 core = self._core
                 self._link.upload_seed(core.run_id, core.learner, core.incarnation, fragment, values)
+            case TakeState():
+                self._take_state(action)
+            case FetchState():
+                self._link.fetch_state(action)
+            case LoadState():
+                self._tell_core(self._load_state(action))
+            case ResetOptimizer():
+                self._reset_optimizer()
+                self._boundary_ns = None  # What comes before the next step is no part of it.
             case Discard(payload):
                 self._link.discard(payload)
             case Done():
                 self._done = action
+                self._unsettled.clear()
 
     def _not_finite(self, fragment: int, values: FloatArray) -> str | None:
         """Name of the first tensor with a NaN or an infinity in it."""
@@ -285,28 +461,69 @@ class LearnerLoop:
 
     def _fail(self, reason: str) -> None:
         self._queue.clear()
-        self._core.receive(HostFailed(reason), self._now_ns())
+        self._tell_core(HostFailed(reason))
+
+    def _tell_core(self, message: LearnerInput) -> None:
+        """What has come of an action."""
+        self._core.receive(message, self._now_ns())
         self._queue.extend(self._core.take_actions())
+
+    def _take_state(self, action: TakeState) -> None:
+        """Copy everything as it is at this boundary. What is not finite is given to nobody."""
+        assert self._inner is not None, "who has no state is not asked for it"
+        fragments = [self._store.read_fragment(fragment) for fragment in range(self._core.layout.fragment_count)]
+        is_sound = all(self._not_finite(fragment, values) is None for fragment, values in enumerate(fragments))
+        try:
+            donated = Donated(action.notices, action.clock, tuple(fragments), self._inner.inner_state())
+        except UsageError:
+            is_sound = False
+        if not is_sound:
+            self._tell_core(StateNotTaken(action.ticket))
+            return
+        core = self._core
+        self._link.upload_state(core.run_id, core.learner, core.incarnation, action.ticket, donated)
+
+    def _load_state(self, action: LoadState) -> StateLoaded | StateUnfit:
+        """All of it, or nothing. What the donor has trained is an anchor here: it is the donor's to hand over."""
+        donated = self._link.take_state(action.payload)
+        assert self._inner is not None, "who has no state asks for none"
+        for fragment in action.fragments:
+            if (unfit := self._not_finite(fragment, donated.fragments[fragment])) is not None:
+                return StateUnfit(f"its tensor {unfit} is not finite")
+        try:
+            self._inner.load_inner_state(donated.inner)
+        except UsageError as error:
+            return StateUnfit(str(error))
+        for fragment in action.fragments:
+            self._write_anchor(fragment, donated.fragments[fragment])
+        return StateLoaded()
+
+    def _write_anchor(self, fragment: int, values: FloatArray) -> None:
+        """The model holds just this value, and progress begins here."""
+        self._store.write_fragment(fragment, values)
+        self._anchors[fragment] = values if self._exact[fragment] else self._store.read_fragment(fragment)
 
     def _upload(self, upload: Upload) -> None:
         """The snapshot becomes the anchor: from here on only what comes after it is new."""
         local = self._snapshots.pop(upload.fragment)
         anchor, self._anchors[upload.fragment] = self._anchors[upload.fragment], local
-        self._link.upload(
-            Contribution(
-                run_id=self._core.run_id,
-                learner=self._core.learner,
-                incarnation=upload.incarnation,
-                round=upload.round,
-                fragment=upload.fragment,
-                base_version=upload.base_version,
-                c_steps=upload.c_steps,
-                c_tokens=upload.c_tokens,
-                tokens=upload.tokens,
-                anchor=anchor,
-                local=local,
-            )
+        contribution = Contribution(
+            run_id=self._core.run_id,
+            learner=self._core.learner,
+            incarnation=upload.incarnation,
+            round=upload.round,
+            fragment=upload.fragment,
+            base_version=upload.base_version,
+            c_steps=upload.c_steps,
+            c_tokens=upload.c_tokens,
+            tokens=upload.tokens,
+            anchor=anchor,
+            local=local,
+            position=upload.position,
+            samples=upload.samples,
         )
+        self._unsettled[HandedOver(upload.round, upload.fragment, upload.tokens)] = contribution
+        self._link.upload(contribution)
 
     def _adopt(self, action: Adopt) -> None:
         """Write the new value, and note what the next outer gradient is measured from."""
@@ -314,8 +531,7 @@ class LearnerLoop:
         new = self._link.take(action.payload)
         self._snapshots.pop(fragment, None)
         if action.load or mode is Adoption.OVERWRITE:
-            self._store.write_fragment(fragment, new)
-            self._anchors[fragment] = new if self._exact[fragment] else self._store.read_fragment(fragment)
+            self._write_anchor(fragment, new)
             return
         local, progress = self._scratch(new.size)
         self._store.read_fragment(fragment, local)

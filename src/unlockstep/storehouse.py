@@ -26,7 +26,7 @@ from unlockstep.core.merge import Entry
 from unlockstep.core.messages import VersionNotice
 from unlockstep.core.options import Anchor
 from unlockstep.core.outer import outer_optimizer
-from unlockstep.core.outer_gradient import Limits, RecentNorms, inspect
+from unlockstep.core.outer_gradient import Limits, Norms, RecentNorms, inspect
 from unlockstep.core.reasons import RefusalReason
 
 NO_PAYLOAD = -1
@@ -41,6 +41,18 @@ class Inspection:
     sentence: str
     norm: float = 0.0
     delta: Float32 | None = None
+    c_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A fragment as of one version: what of the arrays outlives a life of the syncer. They are never written to."""
+
+    version: int
+    digest: str
+    """Of its published body."""
+    values: Float32
+    outer_state: Float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +60,7 @@ class _Held:
     fragment: int
     norm: float
     delta: Float32
+    c_steps: int
 
 
 class Storehouse:
@@ -76,7 +89,7 @@ class Storehouse:
             config.codec.download,
             # To measure from the present value, the value a contribution started from must still be here, even if it
             # came late and the version after the one it was accepted at has been committed since.
-            **({"retained_versions": config.protocol.staleness_max + 2} if self._rebases else {}),
+            retained_versions=config.protocol.staleness_max + 2 if self._rebases else 1,
         )
         self._held: dict[int, _Held] = {}
         self._next_payload = 0
@@ -87,9 +100,9 @@ class Storehouse:
         """Bytes of an upload for this fragment."""
         return self._uploads[fragment].body_size
 
-    def norm_bound(self, fragment: int) -> float:
-        """Largest norm that is not absurd among the recent ones."""
-        return self._norms.bound(fragment)
+    def norm_bound(self, fragment: int, c_steps: int) -> float:
+        """Largest norm of so many steps that is not absurd among the recent ones."""
+        return self._norms.bound(fragment, c_steps)
 
     def inspect(
         self, fragment: int, body: Body, digest: str, c_steps: int, c_tokens: int, norm_bound: float
@@ -106,7 +119,7 @@ class Storehouse:
         defect, norm = inspect(delta, delta.size, c_steps, c_tokens, self._limits, norm_bound, self._executor)
         if defect is not None:
             return Inspection(defect, f"the outer gradient is refused: {defect.value} (norm {norm:.4g})", norm)
-        return Inspection(None, "", norm, delta)
+        return Inspection(None, "", norm, delta, c_steps)
 
     def hold(self, fragment: int, inspection: Inspection) -> int:
         """Keep a sound contribution; returns its handle, or ``NO_PAYLOAD`` if it has a defect."""
@@ -114,7 +127,7 @@ class Storehouse:
             return NO_PAYLOAD
         payload = self._next_payload
         self._next_payload += 1
-        self._held[payload] = _Held(fragment, inspection.norm, inspection.delta)
+        self._held[payload] = _Held(fragment, inspection.norm, inspection.delta, inspection.c_steps)
         return payload
 
     def release(self, payload: int) -> None:
@@ -146,6 +159,35 @@ class Storehouse:
         version = self._params.seed(fragment, values)
         return VersionNotice(fragment, version.version, version.digest)
 
+    def kept(self) -> dict[int, Kept]:
+        """Every fragment that has a version, as it is now."""
+        return {
+            notice.fragment: Kept(
+                notice.version,
+                notice.digest,
+                self._params.values(notice.fragment),
+                self._params.state(notice.fragment),
+            )
+            for notice in self.newest()
+        }
+
+    def restore(self, kept: dict[int, Kept], norms: Norms) -> None:
+        """Go on from what an earlier life has kept, to the bit; nothing has been seeded here.
+
+        Raises:
+            LocalProtocolError: it is not what was published.
+        """
+        for fragment, each in kept.items():
+            restored = self._params.restore(fragment, each.version, each.values, each.outer_state)
+            if restored.digest != each.digest:
+                raise LocalProtocolError(f"version {each.version} of fragment {fragment} is not what was published")
+        self._norms.restore(norms)
+
+    @property
+    def norms(self) -> Norms:
+        """Per fragment, the last contributions that were merged: what makes another one an outlier."""
+        return self._norms.saved()
+
     def prepare(self, commit: Commit) -> Prepared:
         """The version a commit asks for, complete and not yet visible."""
         entries = [
@@ -165,8 +207,20 @@ class Storehouse:
         for share in commit.shares:
             for payload in share.payloads:
                 held = self._held.pop(payload)
-                self._norms.add(held.fragment, held.norm)
+                self._norms.add(held.fragment, held.norm, held.c_steps)
         return VersionNotice(commit.fragment, commit.version, prepared.version.digest)
+
+    def prepare_earlier(self, kept: dict[int, Kept]) -> list[Prepared]:
+        """What was kept of every fragment, as its next version, complete and not yet visible."""
+        return [
+            self._params.prepare_earlier(fragment, each.values, each.outer_state) for fragment, each in kept.items()
+        ]
+
+    def publish_earlier(self, prepared: list[Prepared], norms: Norms) -> tuple[VersionNotice, ...]:
+        """Make these the current versions; contributions are compared with those of that time again."""
+        versions = [self._params.publish(each) for each in prepared]
+        self._norms.restore(norms)
+        return tuple(VersionNotice(each.fragment, each.version, each.digest) for each in versions)
 
     def newest(self) -> list[VersionNotice]:
         """The current version of every fragment that has one."""

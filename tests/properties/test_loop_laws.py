@@ -22,7 +22,6 @@ from unlockstep.core.messages import (
     Disconnected,
     Fenced,
     Finish,
-    LeaveRequested,
     Progress,
     Published,
     Pull,
@@ -136,8 +135,7 @@ def test_whatever_happens_a_learner_can_finish_or_leave(
         for fragment in range(2):
             world.happen("pull", fragment)
         assert not bench.loop.wait_until_may_step(timeout_s=0)
-    bench.loop.deliver(LeaveRequested())
-    bench.loop.wait_until_may_step(timeout_s=0)
+    bench.loop.leave(timeout_s=0)
     assert bench.loop.done is not None
     assert bench.wire.bodies == {}
 

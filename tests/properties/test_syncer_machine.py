@@ -1,4 +1,5 @@
-"""Any history of a run, rule by rule: the syncer among honest learners whose processes, connections and bodies fail.
+"""Any history of a run, rule by rule: the syncer among honest learners whose processes, connections and bodies fail,
+and which dies itself.
 
 Learners are the real ones, so that what they hand over is what they hold; the wire delays, loses and repeats what a
 real one may. Beside them a model that only counts tokens. Safety holds after every rule; at the end the world is
@@ -28,7 +29,7 @@ from unlockstep.core.events import (
 from unlockstep.core.messages import EndRun, LeaveRequested
 from unlockstep.core.options import Late, Participation
 from unlockstep.core.reasons import RefusalReason
-from unlockstep.core.syncer import RunState
+from unlockstep.core.run_states import RunState
 
 NAMES = ("a", "b", "c")
 numbers = st.integers(0, 7)
@@ -101,7 +102,7 @@ class Run(RuleBasedStateMachine):
     def exchange(self) -> None:
         self.pair.exchange()
 
-    @rule(names=st.sets(st.sampled_from(NAMES)), what=st.sampled_from(["uploads", "fetches", "commits"]))
+    @rule(names=st.sets(st.sampled_from(NAMES)), what=st.sampled_from(["uploads", "fetches", "commits", "saves"]))
     def hold(self, names: set[str], what: str) -> None:
         """From now on these bodies arrive one by one, as the rules below let them."""
         match what:
@@ -111,6 +112,8 @@ class Run(RuleBasedStateMachine):
                 self.pair.holds_fetches = names
             case "commits":
                 self.pair.holds_commits = bool(names)
+            case "saves":
+                self.pair.holds_saves = bool(names)
 
     @rule(number=numbers)
     def message(self, number: int) -> None:
@@ -142,7 +145,20 @@ class Run(RuleBasedStateMachine):
         if self.pair.commits:
             self.pair.commit()
 
+    @rule()
+    def it_is_on_disk(self) -> None:
+        if self.pair.saving is not None:
+            self.pair.end_save()
+
     # ------------------------------------------------------------------------------------------- what goes wrong
+
+    @rule(saves=st.booleans(), delivers=st.booleans())
+    def syncer_dies(self, saves: bool, delivers: bool) -> None:
+        """Whoever is connected or comes back has what it was told, and the syncer has it too."""
+        self.pair.die(saves=saves, delivers=delivers)
+        for process in [process for process in self.pair.processes if process.may_run and process.core.may_step]:
+            held = dict(enumerate(process.core.versions))
+            assert all(version <= self.pair.versions[fragment] for fragment, version in held.items())
 
     @rule(number=numbers)
     def cut(self, number: int) -> None:
@@ -208,6 +224,8 @@ class Run(RuleBasedStateMachine):
     def heal(self) -> None:
         """From here on everything works: all processes run and are connected, and nothing is held back."""
         self.pair.holds_uploads, self.pair.holds_fetches, self.pair.holds_commits = set(), set(), False
+        self.pair.holds_saves = False
+        self.it_is_on_disk()
         for process in [process for process in self.pair.processes if process.is_up]:
             if process.is_frozen:
                 self.pair.thaw(process)
@@ -239,7 +257,7 @@ class Run(RuleBasedStateMachine):
         holding = [process for process in pair.processes if process.is_up and process.done is None]
         held = sum(sum(process.held) for process in holding)
         assert not any(process.uploads for process in holding)
-        accepted = sum(event.c_tokens for event in pair.of(ContributionAccepted))
+        accepted = sum(event.c_tokens for event in pair.of(ContributionAccepted)) - pair.voided
         merged = sum(event.tokens for event in pair.of(FragmentCommitted))
         assert round(pair.ledger.in_flight * pair.options.fragments) == held + accepted - merged
 
@@ -269,15 +287,15 @@ class Run(RuleBasedStateMachine):
             for event in pair.of(ContributionRefused)
             if event.reason not in (RefusalReason.DUPLICATE, RefusalReason.RUN_FINISHED)
         )
-        accepted = sum(event.c_tokens for event in pair.of(ContributionAccepted))
+        accepted = sum(event.c_tokens for event in pair.of(ContributionAccepted)) - pair.voided
         assert round((ledger.merged + ledger.merged_late) * fragments) == merged
         assert round(ledger.overwritten * fragments) == overwritten
         given_up = ledger.refused.get("run_finished", 0.0)
         assert round((sum(ledger.refused.values()) - given_up) * fragments) <= refused
         assert accepted == round((ledger.merged + ledger.merged_late + given_up) * fragments)
         assert ledger.trained <= sum(process.trained for process in pair.processes)
-        assert len(pair.of(RoundOpened)) == len({event.round for event in pair.of(RoundOpened)})
+        assert len(pair.of(RoundOpened)) == len({event.round for event in pair.of(RoundOpened)}) + pair.reopened
 
 
-Run.TestCase.settings = settings(max_examples=250, stateful_step_count=80)
+Run.TestCase.settings = settings(max_examples=150, stateful_step_count=80)
 test_any_history_keeps_the_protocol = Run.TestCase

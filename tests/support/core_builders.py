@@ -55,6 +55,7 @@ def learner_core(
     adoption: Adoption = Adoption.OVERWRITE,
     alpha: float = 0.5,
     dtype: str = "float32",
+    has_state: bool = False,
 ) -> LearnerCore:
     """A learner's core as a run with these settings would make it."""
     return LearnerCore(
@@ -62,4 +63,6 @@ def learner_core(
         layout(protocol.fragments, dtype),
         waits_for_pull=protocol.participation is Participation.LATEST and adoption is not Adoption.CARRY,
         kept=functools.partial(kept, adoption, alpha=alpha),
+        has_state=has_state,
+        away_ns_max=protocol.away_ns_max,
     )

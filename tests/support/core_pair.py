@@ -4,7 +4,9 @@ Decides how a wire and hosts behave, in the simplest way that is true to the rea
 
 * control messages of one connection arrive in order, or are lost with it;
 * bodies (uploads, downloads, seeds, commits) travel on their own and arrive when the test says so;
-* a stopped process (``freeze``) hears and says nothing until it is continued; a killed one never again.
+* a stopped process (``freeze``) hears and says nothing until it is continued; a killed one never again;
+* the syncer's state is on disk at once, or when the test says so, and messages wait for it; when the syncer dies it is
+  started again with what is there.
 
 Nothing happens by itself: ``exchange`` carries everything that is not held back, ``wait`` moves time by hand.
 """
@@ -15,6 +17,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import msgspec
+
 from support.core_builders import STEP_NS, learner_core, options
 from support.learner_stage import notice
 from unlockstep.core.actions import (
@@ -24,9 +28,12 @@ from unlockstep.core.actions import (
     Discard,
     Done,
     Fetch,
+    Forget,
     LearnerAction,
     Release,
+    Resend,
     RunEnded,
+    Save,
     Send,
     SendTo,
     SyncerAction,
@@ -36,6 +43,7 @@ from unlockstep.core.actions import (
 )
 from unlockstep.core.adoption import Adoption
 from unlockstep.core.events import Event
+from unlockstep.core.layout import Layout
 from unlockstep.core.learner import LearnerCore
 from unlockstep.core.messages import (
     Committed,
@@ -44,6 +52,7 @@ from unlockstep.core.messages import (
     Disconnected,
     Fetched,
     FetchFailed,
+    HandedOver,
     Join,
     JoinRefused,
     LearnerInput,
@@ -62,8 +71,10 @@ from unlockstep.core.messages import (
 )
 from unlockstep.core.options import ProtocolOptions
 from unlockstep.core.reasons import RefusalReason
+from unlockstep.core.saved import SavedRun
 from unlockstep.core.status import LedgerStatus
 from unlockstep.core.syncer import SyncerCore
+from unlockstep.promises import Promises
 
 Kind = TypeVar("Kind")
 
@@ -77,11 +88,17 @@ class Process:
     is_up: bool = True
     is_frozen: bool = False
     is_connected: bool = False
+    connection: int = 0
+    """Counts its connections: what was said on one is not heard on the next."""
+    is_to_notice: bool = False
+    """Its connection has broken while it stood still."""
     address: int = 0
     """The incarnation under which the syncer reaches it by this connection; 0 before it was welcomed."""
     outgoing: deque[bytes] = field(default_factory=deque)
     incoming: deque[bytes] = field(default_factory=deque)
     uploads: deque[Upload] = field(default_factory=deque)
+    given: dict[HandedOver, Upload] = field(default_factory=dict)
+    """(fragment, tokens) -> handed over, and not forgotten."""
     fetches: deque[VersionNotice] = field(default_factory=deque)
     seeds: deque[int] = field(default_factory=deque)
     done: Done | None = None
@@ -98,6 +115,19 @@ class Process:
     def held(self) -> tuple[int, ...]:
         """Tokens it has trained and not handed over, by fragment."""
         return tuple(fragment.c_tokens for fragment in self.core._fragments)
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What is on disk."""
+
+    run: SavedRun
+    layout: Layout | None
+    events: int
+    """Length of the run log."""
+    voided: int
+    reopened: int
+    """What ``CorePair`` had counted by then."""
 
 
 class CorePair:
@@ -130,6 +160,18 @@ class CorePair:
         self.holds_fetches: set[str] = set()
         self.payloads: set[int] = set()
         """Bodies of contributions the syncer's host still keeps."""
+        self.holds_saves = False
+        self.saving: Saved | None = None
+        """A save under way."""
+        self.saved: Saved | None = None
+        """What is on disk."""
+        self.life = 1
+        self.voided = 0
+        """By the log: tokens of contributions that were accepted, and gone with the syncer before they were merged."""
+        self.reopened = 0
+        """By the log: rounds that have begun anew."""
+        self._ends = (steps_max, tokens_max)
+        self._promises = Promises(commits_lost_max=0)
         self._next_payload = 0
         self._joining: Process | None = None
 
@@ -167,6 +209,7 @@ class CorePair:
 
     def connect(self, name: str | Process) -> None:
         self[name].is_connected = True
+        self[name].connection += 1
         self.hear(self[name], Connected())
 
     def cut(self, name: str | Process) -> None:
@@ -196,6 +239,9 @@ class CorePair:
         """SIGCONT"""
         process = self[name]
         process.is_frozen = False
+        if process.is_to_notice:
+            process.is_to_notice = False
+            self.hear(process, Disconnected())
         if process.core.next_deadline_ns() <= self.now_ns:
             process.core.on_deadline(self.now_ns)
             self._follow(process, at_boundary=False)
@@ -277,7 +323,8 @@ class CorePair:
         """The oldest upload of a learner does not arrive, or its host does not hear that it did, and says so."""
         process = self[name]
         upload = process.uploads.popleft()
-        self.hear(process, UploadFailed(upload.round, upload.fragment, upload.c_tokens, upload.tokens))
+        if not any((again.fragment, again.tokens) == (upload.fragment, upload.tokens) for again in process.uploads):
+            self.hear(process, UploadFailed(upload.round, upload.fragment, upload.c_tokens, upload.tokens))
 
     def fetch(self, process: Process, fails: bool = False) -> None:
         """The oldest download of a process ends."""
@@ -318,6 +365,61 @@ class CorePair:
                 self._follow(process, at_boundary=False)
         raise AssertionError("a deadline stays in the past")
 
+    # ------------------------------------------------------------------------------------------- lives
+
+    def die(self, *, saves: bool = False, delivers: bool = False) -> None:
+        """The syncer's process is killed, and started again with what is on disk, if anything is.
+
+        Args:
+            saves: a save that was under way is on disk.
+            delivers: what it has said last still arrives.
+        """
+        if saves and self.saving is not None:
+            self.saved = self.saving
+        if self.saved is None:
+            return
+        self.saving = None
+        for process in [process for process in self.processes if process.is_connected]:
+            self._break_off(process, delivers)
+        saved, self.life = self.saved, self.life + 1
+        del self.events[saved.events :]
+        self.payloads.clear()
+        self.commits.clear()
+        self._promises = Promises(commits_lost_max=0)
+        self.syncer = SyncerCore("run", self.options, *self._ends, "another id")
+        self.syncer.resume(saved.run, saved.layout, self.life, self.now_ns)
+        self.voided = saved.voided + sum(each.c_tokens for each in saved.run.rounds.unmerged)
+        self.reopened = saved.reopened + len(saved.run.rounds.open)
+        self._serve()
+
+    def _break_off(self, process: Process, delivers: bool) -> None:
+        while delivers and process.incoming and process.may_run:
+            self.hear(process, decode_syncer_message(process.incoming.popleft()))
+        process.outgoing.clear()
+        process.incoming.clear()
+        process.is_connected, process.address = False, 0
+        if process.is_frozen:
+            process.is_to_notice = True
+        else:
+            self.hear(process, Disconnected())
+
+    def end_save(self) -> None:
+        """The save under way is on disk."""
+        assert self.saving is not None, "no save is under way"
+        self.saved, self.saving = self.saving, None
+        self._promises.end_save()
+        self._save_if_due()
+
+    def _save_if_due(self) -> None:
+        if not self._promises.begin_save():
+            return
+        run = self.syncer.saved(self.now_ns)
+        again = msgspec.json.decode(msgspec.json.encode(run), type=SavedRun)
+        assert again == run
+        self.saving = Saved(again, self.syncer.layout, len(self.events), self.voided, self.reopened)
+        if not self.holds_saves:
+            self.end_save()
+
     # ------------------------------------------------------------------------------------------- the syncer's host
 
     def tell(self, message: SyncerInput) -> None:
@@ -329,6 +431,7 @@ class CorePair:
         self.events += self.syncer.take_events()
         for action in self.syncer.take_actions():
             self._carry_out(action)
+        self._save_if_due()
 
     def _carry_out(self, action: SyncerAction) -> None:
         match action:
@@ -337,9 +440,11 @@ class CorePair:
             case Announce(message):
                 for process in self.processes:
                     if process.is_connected and process.address:
-                        process.incoming.append(encode(message))
+                        self._say(process, message)
             case Commit():
                 self.commits.append(action)
+            case Save():
+                self._promises.need(action)
             case Release(payload):
                 assert payload in self.payloads, f"contribution {payload} is released twice"
                 self.payloads.remove(payload)
@@ -354,7 +459,17 @@ class CorePair:
             addressed = (process.name, process.address) == (learner, incarnation)
             answered = isinstance(message, JoinRefused) and process is joining
             if process.is_connected and (addressed or answered):
-                process.incoming.append(encode(message))
+                self._say(process, message)
+
+    def _say(self, process: Process, message: SyncerMessage) -> None:
+        """On its present connection, once what it promises is saved."""
+        data, connection = encode(message), process.connection
+
+        def deliver() -> None:
+            if process.is_connected and process.connection == connection:
+                process.incoming.append(data)
+
+        self._promises.send(deliver)
 
     # ------------------------------------------------------------------------------------------- a learner's host
 
@@ -389,6 +504,12 @@ class CorePair:
                 assert fragment in process.snapshots, f"{process.name} has no copy of fragment {fragment} to upload"
                 process.snapshots.remove(fragment)
                 process.uploads.append(action)
+                process.given[HandedOver(action.round, fragment, action.tokens)] = action
+            case Resend(handed_over, incarnation):
+                again = msgspec.structs.replace(process.given[handed_over], incarnation=incarnation)
+                process.uploads.append(again)
+            case Forget(handed_over):
+                process.given.pop(handed_over, None)
             case UploadSeed(fragment):
                 process.seeds.append(fragment)
             case Adopt(fragment=fragment, payload=payload):

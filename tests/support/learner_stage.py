@@ -6,14 +6,16 @@ and what is uploaded was copied at the last boundary.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from support.core_builders import LEASE_NS, STEP_NS, learner_core, options
 from unlockstep.core.actions import (
     Adopt,
     LearnerAction,
+    LoadState,
     Send,
     TakeSnapshot,
+    TakeState,
     Upload,
     UploadSeed,
 )
@@ -21,7 +23,9 @@ from unlockstep.core.adoption import Adoption
 from unlockstep.core.learner import LearnerState
 from unlockstep.core.messages import (
     Connected,
+    Disconnected,
     Fetched,
+    HandedOver,
     LearnerInput,
     LearnerMessage,
     Progress,
@@ -39,10 +43,14 @@ class LearnerStage:
     """The learner and all it has wanted."""
 
     def __init__(
-        self, protocol: ProtocolOptions | None = None, adoption: Adoption = Adoption.OVERWRITE, alpha: float = 0.5
+        self,
+        protocol: ProtocolOptions | None = None,
+        adoption: Adoption = Adoption.OVERWRITE,
+        alpha: float = 0.5,
+        has_state: bool = False,
     ) -> None:
         self.options = protocol or options()
-        self.core = learner_core("a", self.options, adoption, alpha)
+        self.core = learner_core("a", self.options, adoption, alpha, has_state=has_state)
         self.now_ns = 0
         self.actions: list[LearnerAction] = []
         self._snapshots: set[int] = set()
@@ -58,8 +66,9 @@ class LearnerStage:
         end_ns, wanted = self.now_ns + duration_ns, list[LearnerAction]()
         while self.core.next_deadline_ns() <= end_ns:
             self.now_ns = self.core.next_deadline_ns()
+            at_boundary = not self.core.may_step
             self.core.on_deadline(self.now_ns)
-            wanted += self._collect(at_boundary=False)
+            wanted += self._collect(at_boundary)
         self.now_ns = end_ns
         return wanted
 
@@ -68,13 +77,37 @@ class LearnerStage:
         return self.tell(StepFinished(tokens, STEP_NS, 1.0))
 
     def welcome(
-        self, *, incarnation: int = 1, clock: int = 0, version: int = 0, seed: bool = False, steps_before: int = 0
+        self,
+        *,
+        incarnation: int = 1,
+        clock: int = 0,
+        version: int = 0,
+        seed: bool = False,
+        steps_before: int = 0,
+        life: int = 1,
+        wanted: tuple[HandedOver, ...] = (),
+        kept: int | None = None,
     ) -> list[LearnerAction]:
-        """The syncer's answer to ``Join``, every fragment being at this version (negative: no version yet)."""
-        versions = (
-            tuple(notice(fragment, version) for fragment in range(self.options.fragments)) if version >= 0 else ()
+        """The syncer's answer to ``Join``, every fragment being at this version (negative: no version yet).
+
+        Args:
+            life: of the syncer.
+            wanted: what it has not.
+            kept: the version of every fragment that this life has begun with; None: it has begun the run.
+        """
+        fragments = range(self.options.fragments)
+        versions = tuple(notice(fragment, version) for fragment in fragments) if version >= 0 else ()
+        kept_versions = () if kept is None else (kept,) * len(fragments)
+        return self.tell(
+            Welcome(
+                incarnation, clock, LEASE_NS, versions, seed, steps_before, "id", life, tuple(wanted), kept_versions
+            )
         )
-        return self.tell(Welcome(incarnation, clock, LEASE_NS, versions, seed, steps_before, "id"))
+
+    def return_to(self, **welcome: Any) -> list[LearnerAction]:
+        """The connection breaks, and the syncer answers on the next one; returns all that is wanted from then on."""
+        self.tell(Disconnected())
+        return self.tell(Connected()) + self.welcome(**welcome)
 
     def publish(self, fragment: int, version: int, clock: int = 0) -> list[LearnerAction]:
         return self.tell(Published(notice(fragment, version), clock))
@@ -100,7 +133,7 @@ class LearnerStage:
         if at_boundary:
             self._snapshots.clear()
         for action in wanted:
-            if isinstance(action, TakeSnapshot | Adopt | UploadSeed):
+            if isinstance(action, TakeSnapshot | Adopt | UploadSeed | TakeState | LoadState):
                 assert at_boundary, f"{action} touches the model in the middle of a step"
             if isinstance(action, TakeSnapshot):
                 self._snapshots.add(action.fragment)

@@ -57,5 +57,8 @@ class Scripted:
         self.steps += 1
         return StepStats(tokens=tokens, loss=0.0)
 
+    def reset_optimizer(self) -> None:
+        """There is none."""
+
     def seek(self, steps: int) -> None:
         self.steps = steps

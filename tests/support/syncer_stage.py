@@ -9,6 +9,8 @@ import itertools
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import msgspec
+
 from support.core_builders import STEP_NS, join, options
 from unlockstep.core.actions import Announce, Commit, Release, SendTo, SyncerAction
 from unlockstep.core.events import ContributionRefused, Event, LearnerDeparted, RoundClosed, RoundOpened
@@ -16,6 +18,7 @@ from unlockstep.core.messages import (
     Committed,
     ContributionArrived,
     Disconnected,
+    GoneBack,
     Heartbeat,
     JoinRefused,
     Leave,
@@ -27,8 +30,9 @@ from unlockstep.core.messages import (
     SyncerMessage,
     Welcome,
 )
-from unlockstep.core.options import ProtocolOptions
+from unlockstep.core.options import ProtocolOptions, RollbackOptions
 from unlockstep.core.reasons import DepartureReason, RefusalReason
+from unlockstep.core.saved import SavedRun
 from unlockstep.core.status import LedgerStatus
 from unlockstep.core.syncer import SyncerCore
 
@@ -61,9 +65,17 @@ class Puppet:
 class SyncerStage:
     """The syncer, what it has said, and the puppets."""
 
-    def __init__(self, protocol: ProtocolOptions | None = None, steps_max: int = 0, tokens_max: int = 0) -> None:
+    def __init__(
+        self,
+        protocol: ProtocolOptions | None = None,
+        steps_max: int = 0,
+        tokens_max: int = 0,
+        rollback: RollbackOptions | None = None,
+    ) -> None:
         self.options = protocol or options()
-        self.core = SyncerCore("run", self.options, steps_max, tokens_max, "id")
+        self._ends = (steps_max, tokens_max)
+        self._rollback = rollback or RollbackOptions()
+        self.core = SyncerCore("run", self.options, *self._ends, "id", rollback=self._rollback)
         self.now_ns = 0
         self.events: list[Event] = []
         self.actions: list[SyncerAction] = []
@@ -92,6 +104,21 @@ class SyncerStage:
             self.core.on_deadline(self.now_ns)
             self._collect()
         raise AssertionError(f"the syncer spins: its deadline stays at {self.core.next_deadline_ns()}")
+
+    def save(self) -> SavedRun:
+        """What a disk would hold now."""
+        saved = self.core.saved(self.now_ns)
+        again = msgspec.json.decode(msgspec.json.encode(saved), type=SavedRun)
+        assert again == saved
+        return again
+
+    def die(self, saved: SavedRun | None = None) -> None:
+        """Another life of the syncer takes the run up as it is now, or as it was when it was saved."""
+        before, layout = saved or self.save(), self.core.layout
+        self.core = SyncerCore("run", self.options, *self._ends, "another id", rollback=self._rollback)
+        self.commits.clear()
+        self.core.resume(before, layout, before.life + 1, self.now_ns)
+        self._collect()
 
     def of(self, kind: type[Kind]) -> list[Kind]:
         """Events of one kind, oldest first."""
@@ -239,18 +266,22 @@ class SyncerStage:
                         puppet.heard.append(message)
                         if isinstance(message, Published):
                             puppet.versions[message.notice.fragment] = message.notice.version
+                        if isinstance(message, GoneBack):
+                            puppet.versions = [each.version for each in message.notices]
                 case Commit():
                     self.commits.append(action)
                 case _:
                     pass
 
 
-def running(*names: str, steps_max: int = 0, tokens_max: int = 0, **changes: Any) -> SyncerStage:
+def running(
+    *names: str, steps_max: int = 0, tokens_max: int = 0, rollback: RollbackOptions | None = None, **changes: Any
+) -> SyncerStage:
     """A run with parameters in which all these learners are live at clock 1 and known to take 100 ms a step.
 
     With the default options the first round is due at clock 2.
     """
-    stage = SyncerStage(options(**changes), steps_max, tokens_max)
+    stage = SyncerStage(options(**changes), steps_max, tokens_max, rollback)
     for name in names:
         stage.join(name)
     stage.seed(names[0])

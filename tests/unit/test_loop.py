@@ -19,6 +19,7 @@ from unlockstep.core.messages import (
     Heartbeat,
     Join,
     Leave,
+    Leaving,
     Progress,
     Published,
     Pull,
@@ -325,9 +326,9 @@ def test_messages_go_out_in_the_order_in_which_they_were_meant() -> None:
     bench.step()
     bench.now_ns += LEASE_NS
     bench.loop.on_deadline()
-    bench.loop.leave()
+    bench.loop.leave(timeout_s=0)
     kinds = [type(message) for message in bench.wire.sent]
-    assert kinds == [Join, Progress, Progress, Heartbeat, Progress, Leave]
+    assert kinds == [Join, Heartbeat, Progress, Progress, Heartbeat, Progress, Leaving, Progress, Leave]
     assert bench.loop.done is not None and not bench.loop.done.failed
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -68,7 +69,7 @@ def test_events_come_back_as_they_were_written(path: Path) -> None:
 def test_a_line_is_json_with_its_kind_and_time_first(path: Path) -> None:
     write(path, [OPENED])
     assert path.read_text(encoding="utf-8").splitlines() == [
-        '{"schema":1,"run":"night","config_digest":"9f86d081884c7d65"}',
+        '{"schema":2,"run":"night","config_digest":"9f86d081884c7d65"}',
         '{"event":"RoundOpened","at_ns":2,"round":0,"fragment":0,"clock":1,"live":2,"asked":["a","b"]}',
     ]
 
@@ -80,20 +81,89 @@ def test_what_is_flushed_can_be_read_while_the_run_goes_on(path: Path) -> None:
         assert list(runlog.read(path)[1]) == [OPENED]
 
 
-def test_a_run_that_starts_again_goes_on_in_its_log(path: Path) -> None:
-    write(path, EVENTS[:2])
-    write(path, EVENTS[2:])
-    assert list(runlog.read(path)[1]) == EVENTS
-
-
-def test_the_log_of_another_run_is_not_continued(path: Path) -> None:
+def test_a_log_is_never_written_over(path: Path) -> None:
     write(path, EVENTS)
-    with pytest.raises(UsageError, match=r"belongs to run 'night' with configuration 9f86d0.*not to 'day' with 00"):
-        write(path, EVENTS, runlog.Header(run="day", config_digest="00"))
+    with pytest.raises(UsageError, match=r"is there already; choose another folder"):
+        write(path, EVENTS)
     assert list(runlog.read(path)[1]) == EVENTS
 
 
-def test_a_log_cut_anywhere_keeps_its_complete_lines_and_goes_on_after_them(path: Path) -> None:
+def test_another_life_goes_on_where_the_one_before_had_saved_and_the_rest_is_void(path: Path) -> None:
+    with runlog.RunLogWriter(path, HEADER) as first:
+        first.write(EVENTS[:2])
+        saved = first.mark
+        first.write(EVENTS[1:3])
+    with runlog.RunLogWriter(path, HEADER, life=2, continues=saved) as second:
+        second.confirm()
+        assert list(runlog.read(path)[1]) == EVENTS[:2]
+        second.write(EVENTS[2:3])
+        saved = second.mark
+        second.write(EVENTS[:1])
+    with runlog.RunLogWriter(path, HEADER, life=5, continues=saved) as third:
+        third.confirm()
+        third.write(EVENTS[3:])
+    assert list(runlog.read(path)[1]) == EVENTS
+
+
+def test_what_an_earlier_life_still_writes_changes_nothing(path: Path) -> None:
+    """It was frozen, and wakes up when another one has taken the run over."""
+    late = runlog.RunLogWriter(path, HEADER)
+    late.write(EVENTS[:1])
+    with runlog.RunLogWriter(path, HEADER, life=2, continues=late.mark) as leads:
+        leads.confirm()
+        leads.write(EVENTS[1:])
+    with late:
+        late.write(EVENTS)
+    assert list(runlog.read(path)[1]) == EVENTS
+
+
+def test_a_life_that_died_before_its_first_save_is_passed_over(path: Path) -> None:
+    """The one before was only frozen: it goes on, and what the log says is what it did."""
+    with runlog.RunLogWriter(path, HEADER) as leads:
+        leads.write(EVENTS[:1])
+        with runlog.RunLogWriter(path, HEADER, life=2, continues=leads.mark) as killed:
+            killed.write(EVENTS[1:2])
+            assert runlog.newest_life(path) == 2
+        leads.write(EVENTS[1:])
+    assert list(runlog.read(path)[1]) == EVENTS
+
+
+def test_unless_its_save_had_come_to_its_end_and_the_next_one_goes_on_from_it(path: Path) -> None:
+    with runlog.RunLogWriter(path, HEADER) as first:
+        first.write(EVENTS[:1])
+    with runlog.RunLogWriter(path, HEADER, life=2, continues=first.mark) as killed:
+        killed.write(EVENTS[1:2])
+    with runlog.RunLogWriter(path, HEADER, life=3, continues=killed.mark) as third:
+        third.confirm()
+        third.write(EVENTS[2:])
+    assert list(runlog.read(path)[1]) == EVENTS
+
+
+def test_a_long_log_has_several_files_and_nobody_notices(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runlog, "PART_BYTES_MAX", 300)
+    with runlog.RunLogWriter(path, HEADER) as log:
+        for event in EVENTS * 5:
+            log.write([event])
+    assert len(list(path.parent.iterdir())) > 3
+    assert all(file.stat().st_size < 1000 for file in path.parent.iterdir())
+    assert list(runlog.read(path)[1]) == EVENTS * 5
+
+
+def test_a_file_that_does_not_belong_to_the_log_is_refused(path: Path) -> None:
+    write(path, EVENTS)
+    other = runlog.Header(run="day", config_digest="00")
+    with runlog.RunLogWriter(path, other, life=2, continues=runlog.Mark(path.name, 10)) as log:
+        log.confirm()
+    assert "events.0002-0001.jsonl does not go on where" in complaint(path)
+
+
+def test_a_log_of_the_first_schema_is_read(path: Path) -> None:
+    write(path, EVENTS)
+    path.write_bytes(path.read_bytes().replace(b'"schema":2', b'"schema":1'))
+    assert list(runlog.read(path)[1]) == EVENTS
+
+
+def test_a_log_cut_anywhere_keeps_its_complete_lines(path: Path) -> None:
     events = EVENTS[:2]
     write(path, events)
     whole = path.read_bytes()
@@ -103,8 +173,6 @@ def test_a_log_cut_anywhere_keeps_its_complete_lines_and_goes_on_after_them(path
         found = runlog.read(path)[1]
         assert list(found) == events[:complete]
         assert found.torn_bytes == length - (whole[:length].rindex(b"\n") + 1)
-        write(path, [OPENED])
-        assert list(runlog.read(path)[1]) == [*events[:complete], OPENED]
 
 
 def test_a_torn_line_longer_than_one_look_at_the_end_is_found(path: Path) -> None:
@@ -118,10 +186,9 @@ def test_a_torn_line_longer_than_one_look_at_the_end_is_found(path: Path) -> Non
 
 @pytest.mark.parametrize("line", [b"", b"{}", b"nonsense", b"\xff", b'{"event":"Unheard"}', b'{"event":"RunSeeded"}'])
 def test_damage_before_the_last_line_is_refused_with_file_and_line(path: Path, line: bytes) -> None:
-    write(path, EVENTS[:1])
-    with path.open("ab") as file:
-        file.write(line + b"\n")
-    write(path, EVENTS[1:])
+    write(path, EVENTS)
+    header, first, *rest = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([header, first, line + b"\n", *rest]))
     assert f"run log {path}, line 3 is not an event" in complaint(path)
 
 
@@ -132,14 +199,14 @@ def test_a_log_without_a_header_is_refused(path: Path, damage: bytes) -> None:
 
 
 def test_a_log_of_another_schema_is_refused(path: Path) -> None:
-    path.write_text('{"schema":2,"run":"night","config_digest":"00","more":1}\n', encoding="utf-8")
-    assert "has schema 2 but this version reads schema 1; use the version that wrote it" in complaint(path)
+    path.write_text('{"schema":3,"run":"night","config_digest":"00","more":1}\n', encoding="utf-8")
+    assert "has schema 3 but this version reads schema 2; use the version that wrote it" in complaint(path)
 
 
 def test_a_file_that_cannot_be_opened_is_said(path: Path) -> None:
     assert f"run log {path} cannot be read" in complaint(path)
     with pytest.raises(UsageError, match=r"cannot be written .*; choose a folder you may write to"):
-        runlog.RunLogWriter(path.parent, HEADER)
+        runlog.RunLogWriter(path / "nowhere", HEADER)
 
 
 def test_a_loss_that_is_not_a_number_is_read_as_nan(path: Path) -> None:
@@ -155,3 +222,79 @@ def test_a_loss_that_is_not_a_number_is_read_as_nan(path: Path) -> None:
     read = [event.loss for event in runlog.read(path)[1] if isinstance(event, StepReported)]
     assert math.isnan(read[0]) and math.isnan(read[1])
     assert read[2] == 2.5
+
+
+def test_a_log_whose_beginning_is_elsewhere_is_read_from_where_it_begins(path: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "other"
+    elsewhere.mkdir()
+    with runlog.RunLogWriter(path, HEADER) as first:
+        first.write(EVENTS[:2])
+    with runlog.RunLogWriter(elsewhere / path.name, HEADER, life=2, continues=first.mark) as second:
+        second.write(EVENTS[2:])
+    header, events = runlog.read(elsewhere / path.name)
+    assert header.continues == first.mark
+    assert list(events) == EVENTS[2:]
+
+
+def test_a_life_that_died_before_it_could_save_has_its_number_all_the_same(path: Path) -> None:
+    assert runlog.newest_life(path) == 0
+    with runlog.RunLogWriter(path, HEADER) as first:
+        first.write(EVENTS)
+    assert runlog.newest_life(path) == 1
+    runlog.RunLogWriter(path, HEADER, life=4, continues=first.mark).close()
+    assert runlog.newest_life(path) == 4
+
+
+def test_a_file_that_is_withdrawn_leaves_the_log_as_it_was(path: Path) -> None:
+    write(path, EVENTS)
+    with runlog.RunLogWriter(path, HEADER, life=2, continues=runlog.Mark(path.name, 10)) as late:
+        late.write(EVENTS)
+        late.withdraw()
+    assert list(runlog.read(path)[1]) == EVENTS
+
+
+def test_a_life_that_had_no_room_for_its_header_is_void(path: Path) -> None:
+    """C28: a syncer that was started while the disk was full, or died at once, leaves the log as it was."""
+    write(path, EVENTS)
+    for life, left in ((2, b""), (3, b'{"schema":2,"ru')):
+        path.with_name(f"events.{life:04}-0001.jsonl").write_bytes(left)
+        assert list(runlog.read(path)[1]) == EVENTS
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full exists on Linux only")
+def test_a_file_whose_header_cannot_be_written_does_not_stay(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(path, EVENTS)
+
+    def on_a_full_disk(at: Path, mode: str) -> BinaryIO:
+        at.touch()
+        return open("/dev/full", "wb")
+
+    monkeypatch.setattr(Path, "open", on_a_full_disk)
+    with pytest.raises(OSError, match="No space left on device"):
+        runlog.RunLogWriter(path, HEADER, life=2, continues=runlog.Mark(path.name, 10))
+    monkeypatch.undo()
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_only_a_log_without_parameters_whose_writer_is_gone_is_removed(path: Path) -> None:
+    with runlog.RunLogWriter(path, HEADER) as log:
+        assert runlog.is_being_written(path)
+        assert not runlog.remove_unused(path) and path.exists()
+        log.write([OPENED])
+    assert not runlog.is_being_written(path)
+    assert runlog.remove_unused(path) and not path.exists()
+    path.touch()
+    assert runlog.remove_unused(path) and not path.exists()
+    write(path, EVENTS)
+    assert not runlog.remove_unused(path) and list(runlog.read(path)[1]) == EVENTS
+    path.write_bytes(b"not a log")
+    assert not runlog.remove_unused(path) and path.exists()
+    assert runlog.remove_unused(path.with_name("nothing"))
+
+
+def test_a_file_that_is_another_ones_by_now_is_not_withdrawn(path: Path) -> None:
+    late = runlog.RunLogWriter(path, HEADER)
+    path.unlink()
+    write(path, EVENTS)
+    late.withdraw()
+    assert list(runlog.read(path)[1]) == EVENTS

@@ -8,7 +8,16 @@ from __future__ import annotations
 
 import msgspec
 
-from unlockstep.core.messages import Finish, LearnerMessage, Published, Stop, SyncerMessage, VersionNotice
+from unlockstep.core.messages import (
+    Finish,
+    GoneBack,
+    HandedOver,
+    LearnerMessage,
+    Published,
+    Stop,
+    SyncerMessage,
+    VersionNotice,
+)
 
 
 class _Action(msgspec.Struct, frozen=True):
@@ -29,7 +38,7 @@ class SendTo(_Action, frozen=True):
 class Announce(_Action, frozen=True):
     """Send a message to every connected learner and observer."""
 
-    message: Published | Finish | Stop
+    message: Published | GoneBack | Finish | Stop
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -51,17 +60,38 @@ class Commit(_Action, frozen=True):
     shares: tuple[Share, ...]
 
 
+class GoBack(_Action, frozen=True):
+    """Make what a record of the store holds the next version of every fragment, once the commits asked for before are
+    done; then report ``WentBack``."""
+
+    record: int
+
+
+class Save(_Action, frozen=True):
+    """What the run is now (``SyncerCore.saved``, with the arrays that belong to it) must outlive this process before
+    any message that follows leaves it: the message promises something that must not be forgotten."""
+
+    is_commit: bool = False
+    """It is a commit that is promised: under ``durability.mode = "interval"`` it may wait for others."""
+
+
 class Release(_Action, frozen=True):
     """The body of a contribution is no longer needed."""
 
     payload: int
 
 
+class ForgetState(_Action, frozen=True):
+    """The state under this ticket is not needed any more, or will not be: whatever is here of it can go."""
+
+    ticket: int
+
+
 class RunEnded(_Action, frozen=True):
     """All is committed and told: the host may go when its messages are out."""
 
 
-SyncerAction = SendTo | Announce | Commit | Release | RunEnded
+SyncerAction = SendTo | Announce | Commit | GoBack | Save | Release | ForgetState | RunEnded
 
 # ------------------------------------------------------------------------------------------- of a learner
 
@@ -76,6 +106,19 @@ class Fetch(_Action, frozen=True):
     """Download this version, check its digest, report ``Fetched`` or ``FetchFailed``."""
 
     notice: VersionNotice
+
+
+class Resend(_Action, frozen=True):
+    """Upload it once more, under this incarnation: the syncer may not have it any more."""
+
+    handed_over: HandedOver
+    incarnation: int
+
+
+class Forget(_Action, frozen=True):
+    """It is settled: what was uploaded is not needed any more."""
+
+    handed_over: HandedOver
 
 
 class TakeSnapshot(_Action, frozen=True):
@@ -95,6 +138,9 @@ class Upload(_Action, frozen=True):
     c_tokens: int
     tokens: int
     """Tokens this process has trained so far."""
+    position: int = 0
+    """How far along its course it is, as of the same step."""
+    samples: int = 0
 
 
 class UploadSeed(_Action, frozen=True):
@@ -113,6 +159,35 @@ class Adopt(_Action, frozen=True):
     """True: local values are void (a first start); otherwise adopt in the configured way."""
 
 
+class ResetOptimizer(_Action, frozen=True):
+    """Forget the state of the inner optimizer (only at a step boundary): it was made of parameters that are void."""
+
+
+class TakeState(_Action, frozen=True):
+    """Copy model and inner optimizer now (only at a step boundary) and upload them; ``StateNotTaken`` if that fails."""
+
+    ticket: int
+    notices: tuple[VersionNotice, ...]
+    """By fragment, the version adopted last."""
+    clock: int
+
+
+class FetchState(_Action, frozen=True):
+    """Download a state, check its digest, report ``StateFetched`` or ``StateFetchFailed``."""
+
+    ticket: int
+    digest: str
+    size_bytes: int
+
+
+class LoadState(_Action, frozen=True):
+    """Write a fetched state into the inner optimizer, and these fragments of it into the model (only where no step may
+    begin); then report ``StateLoaded`` or ``StateUnfit``."""
+
+    payload: int
+    fragments: tuple[int, ...]
+
+
 class Discard(_Action, frozen=True):
     """A fetched body is no longer needed."""
 
@@ -124,6 +199,23 @@ class Done(_Action, frozen=True):
 
     reason: str
     failed: bool
+    is_alone: bool = False
+    """The syncer has been away for too long: what the learner has is sound, and nobody has taken it."""
 
 
-LearnerAction = Send | Fetch | TakeSnapshot | Upload | UploadSeed | Adopt | Discard | Done
+LearnerAction = (
+    Send
+    | Fetch
+    | TakeSnapshot
+    | Upload
+    | Resend
+    | Forget
+    | UploadSeed
+    | Adopt
+    | ResetOptimizer
+    | TakeState
+    | FetchState
+    | LoadState
+    | Discard
+    | Done
+)

@@ -6,9 +6,9 @@ Decides yes or no with a reason and a sentence for the person whose learner was 
 from __future__ import annotations
 
 from unlockstep.core.errors import ConfigError
-from unlockstep.core.ids import LEARNER_NAME_LENGTH_MAX, PROTOCOL_VERSION, is_learner_name
+from unlockstep.core.ids import LEARNER_NAME_LENGTH_MAX, PROTOCOL_VERSION, is_learner_name, seconds
 from unlockstep.core.layout import Layout, LayoutMethod, build_layout, explain_difference
-from unlockstep.core.membership import Membership, MemberState
+from unlockstep.core.membership import Member, Membership, MemberState
 from unlockstep.core.messages import Join, JoinRefused
 from unlockstep.core.options import ProtocolOptions
 from unlockstep.core.reasons import JoinRefusal
@@ -24,6 +24,7 @@ def examine(
     layout: Layout | None,
     finished: bool,
     is_over: bool = False,
+    now_ns: int = 0,
 ) -> Layout | JoinRefused:
     """The layout the learner and the run agree on, or why it may not join.
 
@@ -35,6 +36,7 @@ def examine(
         layout: the run's layout; None while nobody has brought one, then this learner's is taken.
         finished: whether the run takes no more steps; then only who was here before is let in, for the last rounds.
         is_over: whether the last rounds are merged too; then nobody is.
+        now_ns: time of the run.
     """
     if join.protocol_version != PROTOCOL_VERSION:
         return JoinRefused(
@@ -59,17 +61,25 @@ def examine(
         return JoinRefused(JoinRefusal.SUPERSEDED, f"another process has joined under the name {join.learner}")
     if is_over or (finished and (member is None or not member.owns(join.incarnation))):
         return JoinRefused(JoinRefusal.RUN_FINISHED, "the run has finished; start a new one")
-    if member is not None and member.state is MemberState.QUARANTINED:
-        return JoinRefused(
-            JoinRefusal.QUARANTINED,
-            f"contributions of {join.learner} were refused {member.strikes} times in a row; see the syncer's run log",
-        )
+    is_out = member is not None and member.state is MemberState.QUARANTINED
+    # However many processes come and go under its name; and one that was shut out itself has to begin anew first.
+    if member is not None and is_out and (join.incarnation > 0 or now_ns < member.out_until_ns):
+        return _quarantined(member, members.retry_ns(member, now_ns))
     if (member is None or not member.is_present) and len(members.present()) >= options.learners_max:
         return JoinRefused(
             JoinRefusal.TOO_MANY_LEARNERS,
             f"{options.learners_max} learners are present; raise protocol.learners_max or stop one",
         )
     return _agree(join, options, layout)
+
+
+def _quarantined(member: Member, retry_ns: int) -> JoinRefused:
+    until = f"it may join again in {seconds(retry_ns)}" if retry_ns else "see the syncer's run log"
+    return JoinRefused(
+        JoinRefusal.QUARANTINED,
+        f"contributions of {member.learner} were refused {member.strikes} times in a row; {until}",
+        retry_ns,
+    )
 
 
 def _agree(join: Join, options: ProtocolOptions, layout: Layout | None) -> Layout | JoinRefused:

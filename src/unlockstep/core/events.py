@@ -8,13 +8,25 @@ from __future__ import annotations
 
 import msgspec
 
-from unlockstep.core.reasons import DepartureReason, JoinRefusal, RefusalReason, WindowReason
+from unlockstep.core.data_book import DataStatus, Grant
+from unlockstep.core.reasons import DepartureReason, JoinRefusal, Recovered, RefusalReason, WindowReason
 from unlockstep.core.status import LedgerStatus
 
 
 class _Event(msgspec.Struct, frozen=True, tag=True, tag_field="event"):
     at_ns: int
     """When, on the syncer's clock of the host (monotonic, from the start of the syncer)."""
+
+
+class SyncerResumed(_Event, frozen=True):
+    """The syncer has died and another life of it goes on with the run, as of the events before this one. Nobody is
+    connected; rounds that were in flight begin anew under their numbers, and what they held is with its learners."""
+
+    life: int
+    """Which life this is; the first began with the log."""
+    clock: int
+    versions: tuple[int, ...]
+    """Newest version of every fragment; empty while the run has no parameters."""
 
 
 class RunSeeded(_Event, frozen=True):
@@ -28,6 +40,9 @@ class LearnerJoined(_Event, frozen=True):
     incarnation: int
     resumed: bool
     """True: the same process came back after its connection broke or its lease ended."""
+    position: int = 0
+    """How far it has come along its course meanwhile."""
+    samples: int = 0
 
 
 class JoinWasRefused(_Event, frozen=True):
@@ -41,10 +56,38 @@ class LearnerLive(_Event, frozen=True):
 
     learner: str
     incarnation: int
+    recovered: Recovered | None = None
+    """Where it has its inner optimizer's state from; None: it began the run."""
+
+
+class StateHandedOver(_Event, frozen=True):
+    """A new process has loaded the state of a learner that trains."""
+
+    donor: str
+    learner: str
+    incarnation: int
+    size_bytes: int
+
+
+class StateNotHandedOver(_Event, frozen=True):
+    """A new process has asked for the state of another learner, and did not get this one's, or anybody's."""
+
+    donor: str
+    """Empty: nobody could be asked (any more)."""
+    learner: str
+    incarnation: int
+    reason: str
 
 
 class LearnerAway(_Event, frozen=True):
     """Its connection broke: rounds no longer wait for it, its lease runs on."""
+
+    learner: str
+    incarnation: int
+
+
+class LearnerLeaving(_Event, frozen=True):
+    """The learner takes no more steps, and is asked for all that it has."""
 
     learner: str
     incarnation: int
@@ -56,6 +99,8 @@ class LearnerDeparted(_Event, frozen=True):
     reason: DepartureReason
     tokens_dropped: tuple[int, ...] = ()
     """By fragment, what it had not handed over, if it left in order."""
+    pause_ns: int = 0
+    """How long it stays out, if it is quarantined; 0: for good."""
 
 
 class StepReported(_Event, frozen=True):
@@ -66,6 +111,45 @@ class StepReported(_Event, frozen=True):
     tokens: int
     step_ns: int
     loss: float
+    position: int = 0
+    """How far the process is along its course."""
+    samples: int = 0
+    """Sequences it was granted and has trained."""
+
+
+class DataOpened(_Event, frozen=True):
+    """The corpus that is dealt out is known: the first learner has brought it."""
+
+    sequences: int
+    digest: str
+    epochs: int
+    """0: without end."""
+    chunk_sequences: int
+    stock_sequences: int
+
+
+class DataGranted(_Event, frozen=True):
+    """A process holds places of the corpus in addition, or, what it had lost with its lease, again."""
+
+    learner: str
+    incarnation: int
+    grants: tuple[Grant, ...]
+
+
+class DataReturned(_Event, frozen=True):
+    """What a process held and had not reached is to be granted anew: it is gone, or what it made of it is lost."""
+
+    learner: str
+    process: int
+    """Its first incarnation."""
+    grants: tuple[Grant, ...]
+
+
+class DataCollecting(_Event, frozen=True):
+    """All data is granted and trained by those who are live, and what they still hold is collected round by round, at
+    whatever step: ``is_on``. Or there is something to train again."""
+
+    is_on: bool
 
 
 class MessageIgnored(_Event, frozen=True):
@@ -98,6 +182,10 @@ class ContributionAccepted(_Event, frozen=True):
     norm: float
     late: bool
     """True: its own round had closed, or had another one of this learner; it counts in the fragment's next one."""
+    position: int = 0
+    """How far its process was along its course when it handed over: up to there its data is reached, once this is
+    merged."""
+    samples: int = 0
 
 
 class ContributionRefused(_Event, frozen=True):
@@ -182,6 +270,27 @@ class EvaluationReported(_Event, frozen=True):
     versions: tuple[int, ...]
 
 
+class LossSpiked(_Event, frozen=True):
+    """The validation loss has leapt: until the run has gone back to a record, no round opens or closes."""
+
+    loss: float
+    level: float
+    """Median of recent ones."""
+    record: int
+    """Which one it goes back to; 0: there is none, and the run goes on as it is."""
+
+
+class RolledBack(_Event, frozen=True):
+    """The run has gone back: what a record held is the newest version of every fragment. What was made from versions
+    before these is void; rounds that were in flight begin anew under their numbers."""
+
+    record: int
+    versions: tuple[int, ...]
+    digests: tuple[str, ...]
+    loss: float
+    level: float
+
+
 class RunFinishing(_Event, frozen=True):
     """The end is reached; one last round of every fragment collects what is left."""
 
@@ -197,16 +306,26 @@ class RunFinished(_Event, frozen=True):
     contributions under way. They are entered as dropped."""
     ledger: LedgerStatus | None = None
     """What became of all tokens."""
+    data: DataStatus | None = None
+    """What became of the corpus, if it was dealt out by leases."""
 
 
 Event = (
-    RunSeeded
+    SyncerResumed
+    | RunSeeded
     | LearnerJoined
     | JoinWasRefused
     | LearnerLive
+    | StateHandedOver
+    | StateNotHandedOver
     | LearnerAway
+    | LearnerLeaving
     | LearnerDeparted
     | StepReported
+    | DataOpened
+    | DataGranted
+    | DataReturned
+    | DataCollecting
     | MessageIgnored
     | RoundOpened
     | ContributionAccepted
@@ -218,6 +337,8 @@ Event = (
     | FragmentAdopted
     | TokensOverwritten
     | EvaluationReported
+    | LossSpiked
+    | RolledBack
     | RunFinishing
     | RunFinished
 )

@@ -104,6 +104,30 @@ class GlobalParams:
         )
         return version
 
+    def state(self, fragment: int) -> Float32:
+        """State of the outer optimizer, float32[m]; not to be written to."""
+        return self._require(fragment).state
+
+    def restore(self, fragment: int, version: int, values: Float32, state: Float32) -> Version:
+        """Make this the current version of a fragment that has none: what was saved of an earlier life, to the bit.
+
+        Raises:
+            LocalProtocolError: the fragment has a value, or the state has another size than the optimizer's.
+        """
+        if fragment in self._fragments:
+            raise LocalProtocolError(f"fragment {fragment} already has a value: it is restored before anything else")
+        if state.shape != self._optimizer.init(values.size).shape:
+            raise LocalProtocolError(f"the state of fragment {fragment} is not of this outer optimizer: {state.shape}")
+        codec = self._codecs[fragment]
+        body = codec.encode(values)
+        held = Version(fragment=fragment, version=version, digest=body_digest(body), size=len(body))
+        owned: Float32 = codec.payload(body) if codec.codec is Codec.FLOAT32 else values
+        owned.setflags(write=False)
+        self._fragments[fragment] = _Fragment(
+            values=owned, state=state, current=held, retained={version: (held, body.toreadonly())}
+        )
+        return held
+
     def prepare(self, fragment: int, entries: Sequence[Entry], executor: Executor | None = None) -> Prepared:
         """Merge ``entries`` and take the outer step; nothing changes here until ``publish``.
 
@@ -142,6 +166,14 @@ class GlobalParams:
         values.setflags(write=False)
         version = Version(fragment=fragment, version=number, digest=body_digest(body), size=len(body))
         return Prepared(version=version, values=values, state=state, body=body.toreadonly(), norm=length)
+
+    def prepare_earlier(self, fragment: int, values: Float32, state: Float32) -> Prepared:
+        """Values and optimizer state of an earlier version, as the next one. Nothing changes here until ``publish``."""
+        held, codec = self._require(fragment), self._codecs[fragment]
+        body = codec.encode(values)
+        number = held.current.version + 1
+        version = Version(fragment=fragment, version=number, digest=body_digest(body), size=len(body))
+        return Prepared(version=version, values=values, state=state, body=body.toreadonly(), norm=0.0)
 
     def publish(self, prepared: Prepared) -> Version:
         """Make a prepared version the current one.

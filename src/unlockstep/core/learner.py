@@ -15,40 +15,50 @@ What happens at a step boundary, in this order:
 4. the syncer is told (``Progress``: clock, counters, adoptions, in one message);
 5. the fragments due next are copied to the host, so that a pull in the middle of the coming step is answered at once.
 
+A learner that takes data leases and has no data for another step is *at rest*: it remains at that boundary, and does 2
+to 4 whenever there is reason to, until it is granted more or the run ends.
+
 Handing over moves the anchor: what is uploaded is the progress since the last adoption *or the last hand-over*,
 whichever is later, and its counters start again from zero. So no token is ever in two contributions, even if a learner
 is asked twice before it sees the result of the first.
+
+What was handed over stays here until the syncer has said what became of it (``Settled``). If the syncer dies before
+that, the contribution is handed over once more to the next life of it; if this one has it already, that does no harm.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from enum import Enum
 from typing import Any
 
 from unlockstep.core.actions import (
     Adopt,
-    Discard,
     Done,
-    Fetch,
     LearnerAction,
+    Resend,
+    ResetOptimizer,
     Send,
-    TakeSnapshot,
-    Upload,
     UploadSeed,
 )
+from unlockstep.core.course import BEGINNING, Course
 from unlockstep.core.errors import LocalProtocolError
-from unlockstep.core.ids import NEVER_NS, PROTOCOL_VERSION
+from unlockstep.core.hand_overs import HandOvers
+from unlockstep.core.ids import NEVER_NS, PROTOCOL_VERSION, seconds
 from unlockstep.core.layout import Layout
+from unlockstep.core.learner_record import FragmentRecord, LearnerRecord
+from unlockstep.core.learner_states import MOVES, FragmentState, LearnerMove, LearnerState
 from unlockstep.core.messages import (
     AdoptionNotice,
     Connected,
     Disconnected,
+    Farewell,
     Fenced,
     Fetched,
     FetchFailed,
     Finish,
+    GoneBack,
+    Granted,
+    HandedOver,
     Heartbeat,
     HostFailed,
     Join,
@@ -57,6 +67,7 @@ from unlockstep.core.messages import (
     LearnerMessage,
     Leave,
     LeaveRequested,
+    Leaving,
     Progress,
     Published,
     Pull,
@@ -64,101 +75,17 @@ from unlockstep.core.messages import (
     Settled,
     StepFinished,
     Stop,
-    Undelivered,
     UploadFailed,
-    VersionNotice,
     Welcome,
 )
 from unlockstep.core.reasons import DepartureReason, JoinRefusal, RefusalReason
+from unlockstep.core.recovery import Recovery
+from unlockstep.core.versions import Versions
 
 HEARTBEATS_PER_LEASE = 3
 
-DECLARED_MAX = 64
-"""Undelivered contributions remembered to be declared again; the syncer enters each once."""
-
 Kept = Callable[[int, int], tuple[int, int]]
 """(c_steps, c_tokens) not handed over -> those that survive an adoption (``adoption.kept``)."""
-
-
-class LearnerState(Enum):
-    JOINING = "joining"
-    SEEDING = "seeding"
-    LOADING = "loading"
-    TRAINING = "training"
-    FINISHING = "finishing"
-    DONE = "done"
-
-
-class LearnerMove(Enum):
-    WELCOME = "welcome"
-    WELCOME_SEED = "welcome_seed"
-    LOADED = "loaded"
-    FINISH = "finish"
-    STOP = "stop"
-
-
-MOVES: dict[LearnerState, dict[LearnerMove, LearnerState]] = {
-    LearnerState.JOINING: {
-        LearnerMove.WELCOME: LearnerState.LOADING,
-        LearnerMove.WELCOME_SEED: LearnerState.SEEDING,
-        LearnerMove.STOP: LearnerState.DONE,
-    },
-    LearnerState.SEEDING: {
-        LearnerMove.WELCOME: LearnerState.LOADING,
-        LearnerMove.WELCOME_SEED: LearnerState.SEEDING,
-        LearnerMove.LOADED: LearnerState.TRAINING,
-        LearnerMove.STOP: LearnerState.DONE,
-    },
-    LearnerState.LOADING: {
-        LearnerMove.WELCOME: LearnerState.LOADING,
-        LearnerMove.WELCOME_SEED: LearnerState.SEEDING,
-        LearnerMove.LOADED: LearnerState.TRAINING,
-        LearnerMove.STOP: LearnerState.DONE,
-    },
-    LearnerState.TRAINING: {
-        LearnerMove.WELCOME: LearnerState.TRAINING,
-        LearnerMove.FINISH: LearnerState.FINISHING,
-        LearnerMove.STOP: LearnerState.DONE,
-    },
-    LearnerState.FINISHING: {
-        LearnerMove.WELCOME: LearnerState.FINISHING,
-        LearnerMove.STOP: LearnerState.DONE,
-    },
-    LearnerState.DONE: {},
-}
-
-
-class _Fragment:
-    """What a learner knows of one fragment."""
-
-    def __init__(self) -> None:
-        self.version = -1
-        """The version adopted; -1 before the first."""
-        self.is_seeded = False
-        """While this learner seeds: the run has taken what it has brought."""
-        self.c_steps = 0
-        self.c_tokens = 0
-        self.overwritten = 0
-        """Tokens that adoptions have discarded so far."""
-        self.is_shared = False
-        """Progress made since the last adoption has been handed over at least once."""
-        self.notice: VersionNotice | None = None
-        """The newest version announced."""
-        self.notice_clock = 0
-        """The syncer's clock in that announcement."""
-        self.announced_ns = 0
-        self.fetching: int | None = None
-        """The version being fetched."""
-        self.fetching_clock = 0
-        self.fetching_since_ns = 0
-        self.arrived: Fetched | None = None
-        """A fetched version that waits for a step boundary."""
-        self.arrived_clock = 0
-        self.fetch_ns = 0
-        self.has_snapshot = False
-        """The host holds a copy as of the last step boundary."""
-        self.pulled: int | None = None
-        """A round that waits for a complete step."""
 
 
 class LearnerCore:
@@ -170,46 +97,76 @@ class LearnerCore:
         waits_for_pull: under ``latest`` with ``overwrite`` or ``blend``, progress is handed over before a newer version
             overwrites it, see ``_may_adopt``.
         kept: which counts survive an adoption.
+        has_state: the host can copy and load what the learner trains with: a new process asks for that of another one.
+        away_ns_max: how long it goes on without a syncer.
+        course: what it holds of the corpus, if it takes data leases.
     """
 
-    def __init__(self, learner: str, layout: Layout, *, waits_for_pull: bool, kept: Kept) -> None:
+    def __init__(
+        self,
+        learner: str,
+        layout: Layout,
+        *,
+        waits_for_pull: bool,
+        kept: Kept,
+        has_state: bool = False,
+        away_ns_max: int = NEVER_NS,
+        course: Course | None = None,
+    ) -> None:
         self.learner = learner
         self.incarnation = 0
         self.run_id = ""
         """Which run it is a member of; empty before the first welcome."""
+        self.life = 0
+        """Which start of the syncer it has been welcomed by; 0 before the first welcome."""
         self.clock = 0
         self.steps = 0
         self.tokens = 0
         self.steps_before = 0
         """Inner steps that earlier processes of this learner had taken: where the data goes on."""
         self.layout = layout
+        self.course = course
+        self.position = self.samples = 0
+        """Of the course, as of the last step boundary."""
         self._waits_for_pull = waits_for_pull
         self._kept = kept
         self._state = LearnerState.JOINING
         self._welcomed = False
-        self._fragments = [_Fragment() for _ in range(layout.fragment_count)]
+        self._fragments = [FragmentState() for _ in range(layout.fragment_count)]
         self._adopted: list[AdoptionNotice] = []
-        self._undelivered: list[Undelivered] = []
-        self._declared: deque[Undelivered] = deque(maxlen=DECLARED_MAX)
-        """What was declared undelivered over this connection: if it breaks, perhaps nobody heard."""
+        self._hand_overs = HandOvers(self, self._fragments)
+        self._unsettled_said = 0
+        """How many contributions were not settled when it reported last."""
+        self._has_state = has_state
+        self.recovery = Recovery(self, self._fragments, has_state)
+        """Where this process has its state from, and what it does for others."""
+        self._versions = Versions(self, self._fragments)
+        self._must_begin_anew = False
+        """It is quarantined: all it has is void at the next step boundary."""
+        self._may_join = False
+        """It was told to, but must begin anew before."""
         self._refusal: RefusalReason | None = None
         self._finish_asked = False
-        self._next_round = 0
-        self._pulls_in_step = 0
         self._lease_ns = NEVER_NS
         self._sent_ns = 0
-        self._fetch_again_ns = NEVER_NS
-        """When a fetch that has failed is tried again."""
+        self._away_ns_max = away_ns_max
+        self._alone_since_ns: int | None = None
+        """When the connection to the syncer was lost."""
         self._actions: list[LearnerAction] = []
-        self._reactions: dict[type[Any], Callable[[Any, int], None]] = {
+        self._reactions = self._all_reactions()
+
+    def _all_reactions(self) -> dict[type[Any], Callable[[Any, int], None]]:
+        return {
             Connected: self._on_connected,
             Disconnected: self._on_disconnected,
             Welcome: self._on_welcome,
             JoinRefused: self._on_join_refused,
             SeedStored: self._on_seed_stored,
+            Granted: self._on_granted,
             Published: self._on_published,
+            GoneBack: self._on_gone_back,
             Fetched: self._on_fetched,
-            FetchFailed: self._on_fetch_failed,
+            FetchFailed: self._versions.fail,
             StepFinished: self._on_step_finished,
             Pull: self._on_pull,
             Settled: self._on_settled,
@@ -219,6 +176,8 @@ class LearnerCore:
             Stop: self._on_stop,
             HostFailed: self._on_host_failed,
             LeaveRequested: self._on_leave_requested,
+            Farewell: self._on_farewell,
+            **self.recovery.reactions,
         }
 
     # --------------------------------------------------------------------------------------------- outside
@@ -227,25 +186,39 @@ class LearnerCore:
         """Something was said by the syncer, or has happened in this process. After the end nothing has an effect."""
         if self._state is not LearnerState.DONE:
             self._reactions[type(message)](message, now_ns)
+            if self.is_at_rest:
+                self._rest(now_ns)
 
     def next_deadline_ns(self) -> int:
-        """When a fetch that has failed is tried again, or the next heartbeat is due if nothing else is said before;
-        NEVER_NS if never."""
-        if not self._welcomed or self._state is LearnerState.DONE:
+        """When a fetch that has failed is tried again, a donor is given up, or the next heartbeat is due if nothing
+        else is said before; NEVER_NS if never. Without a syncer: when it has been away for too long."""
+        if self._state is LearnerState.DONE:
             return NEVER_NS
-        return min(self._fetch_again_ns, self._sent_ns + self._heartbeat_ns)
+        if not self._welcomed:
+            return min(self.recovery.until_ns, self._alone_until_ns)
+        return min(self._versions.again_ns, self.recovery.until_ns, self._sent_ns + self.heartbeat_ns)
+
+    @property
+    def _alone_until_ns(self) -> int:
+        return NEVER_NS if self._alone_since_ns is None else self._alone_since_ns + self._away_ns_max
 
     def on_deadline(self, now_ns: int) -> None:
-        """Say that we are alive, or ask again for what could not be fetched."""
+        """Say that we are alive, ask again for what could not be fetched, or begin without what does not come."""
         if now_ns < self.next_deadline_ns():
             return
-        if now_ns >= self._fetch_again_ns:
-            self._fetch_missing()
-        if now_ns >= self._sent_ns + self._heartbeat_ns:
+        self.recovery.on_deadline(now_ns)
+        if not self._welcomed:
+            if now_ns >= self._alone_until_ns:
+                away = f"the syncer has been away for {seconds(self._away_ns_max)} (protocol.away_s_max)"
+                self._done(f"{away}; start this learner again when it is back", failed=True, is_alone=True)
+            return
+        if now_ns >= self._versions.again_ns:
+            self._versions.fetch_missing()
+        if now_ns >= self._sent_ns + self.heartbeat_ns:
             self._send(Heartbeat(self.learner, self.incarnation), now_ns)
 
     @property
-    def _heartbeat_ns(self) -> int:
+    def heartbeat_ns(self) -> int:
         return self._lease_ns // HEARTBEATS_PER_LEASE
 
     def take_actions(self) -> list[LearnerAction]:
@@ -259,32 +232,96 @@ class LearnerCore:
 
     @property
     def may_step(self) -> bool:
-        """Whether the next inner step may begin: all parameters are here and the end is not."""
-        return self._state is LearnerState.TRAINING
+        """Whether the next inner step may begin: all parameters and enough data are here, and the end is not."""
+        return self._state is LearnerState.TRAINING and (self.course is None or self.course.is_ready)
+
+    @property
+    def is_at_rest(self) -> bool:
+        """It would train, and there is no data: no step is in progress, and none may begin."""
+        if self._state is not LearnerState.TRAINING or self.course is None:
+            return False
+        return self.course.samples == self.samples and not self.course.is_ready
 
     @property
     def versions(self) -> tuple[int, ...]:
         """The version adopted of every fragment; -1 before the first."""
         return tuple(fragment.version for fragment in self._fragments)
 
+    # --------------------------------------------------------------------------------------------- going on
+
+    def record(self) -> LearnerRecord:
+        """What another process needs to go on from here; between two steps."""
+        return LearnerRecord(
+            learner=self.learner,
+            run_id=self.run_id,
+            incarnation=self.incarnation,
+            life=self.life,
+            clock=self.clock,
+            steps=self.steps,
+            tokens=self.tokens,
+            steps_before=self.steps_before,
+            next_round=self._hand_overs.next_round,
+            pulls_in_step=self._hand_overs.pulls_in_step,
+            adopted=tuple(self._adopted),
+            undelivered=self._hand_overs.remaining(),
+            fragments=tuple(
+                FragmentRecord(f.version, f.c_steps, f.c_tokens, f.overwritten, f.is_shared, f.has_snapshot)
+                for f in self._fragments
+            ),
+            course=None if self.course is None else self.course.state(),
+        )
+
+    def resume(self, record: LearnerRecord) -> None:
+        """Go on where another process stopped, before anything is received. To the syncer it is the same process,
+        whose connection was broken."""
+        self._move(LearnerMove.RESUME)
+        self.incarnation, self.run_id, self.life = record.incarnation, record.run_id, record.life
+        self.clock, self.steps, self.tokens = record.clock, record.steps, record.tokens
+        self.steps_before = record.steps_before
+        self._adopted = list(record.adopted)
+        self._hand_overs.resume(record.undelivered, record.next_round, record.pulls_in_step)
+        if self.course is not None and record.course is not None:
+            self.course.resume(record.course)
+            self.position, self.samples = self.course.position, self.course.samples
+        for fragment, known in zip(self._fragments, record.fragments, strict=True):
+            fragment.version, fragment.life, fragment.overwritten = known.version, self.life, known.overwritten
+            fragment.c_steps, fragment.c_tokens = known.c_steps, known.c_tokens
+            fragment.is_shared, fragment.has_snapshot = known.is_shared, known.has_snapshot
+
     # --------------------------------------------------------------------------------------------- joining
 
     def _on_connected(self, _: Connected, now_ns: int) -> None:
-        self._join(now_ns)
+        if self._must_begin_anew:
+            self._may_join = True
+        else:
+            self._join(now_ns)
 
     def _join(self, now_ns: int) -> None:
         """Ask to take part. Until the answer is here nothing else is said: it would be said for the wrong start."""
         self._welcomed = False
         join = Join(
-            self.learner, self.incarnation, PROTOCOL_VERSION, self.layout.digest, self.layout.specs(), self.run_id
+            self.learner,
+            self.incarnation,
+            PROTOCOL_VERSION,
+            self.layout.digest,
+            self.layout.specs(),
+            self.run_id,
+            self._hand_overs.unsettled,
+            0 if self.course is None else self.course.sequences,
+            "" if self.course is None else self.course.digest,
+            self.position,
+            self.samples,
+            self.life,
         )
         self._actions.append(Send(join))
 
     def _on_disconnected(self, _: Disconnected, now_ns: int) -> None:
         """Training goes on. What was asked or promised over the old connection is void."""
-        self._welcomed = False
-        self._undelivered = [*self._declared, *self._undelivered]
-        self._declared.clear()
+        self._welcomed = self._may_join = False
+        if self._alone_since_ns is None and self.incarnation > 0:
+            self._alone_since_ns = now_ns
+        self._hand_overs.connection_lost()
+        self.recovery.disconnected(now_ns)
         for fragment in self._fragments:
             fragment.pulled = None
             fragment.fetching = None
@@ -293,24 +330,39 @@ class LearnerCore:
         if self.steps == 0:
             self.steps_before = welcome.steps_before
             self.clock = max(self.clock, welcome.clock)
-        self.incarnation, self.run_id = welcome.incarnation, welcome.run_id
+        is_new_life = 0 < self.life != welcome.life
+        was_given_up = 0 < self.incarnation != welcome.incarnation
+        self.incarnation, self.run_id, self.life = welcome.incarnation, welcome.run_id, welcome.life
         self._lease_ns = welcome.lease_ns
         self._welcomed = True
+        self._alone_since_ns = None
         self._sent_ns = now_ns
+        self._hold(welcome)
         if not welcome.seed:
             if self._state is LearnerState.SEEDING:
                 self._take_back_seed()
-            if any(notice.version < self._fragments[notice.fragment].version for notice in welcome.versions):
+            if is_new_life:
+                self._meet_new_life(welcome)
+            elif any(notice.version < self._fragments[notice.fragment].version for notice in welcome.versions):
                 self._done(
                     "the syncer has gone back behind what this learner has adopted; start the run anew", failed=True
                 )
                 return
             self._move(LearnerMove.WELCOME)
+            for each in self._hand_overs.again(welcome.wanted, everything=is_new_life or was_given_up):
+                self._actions.append(Resend(each, self.incarnation))
             for notice in welcome.versions:
-                self._note(notice, welcome.clock, now_ns)
-            self._fetch_missing()
-            if self._state is LearnerState.FINISHING:
+                self._versions.note(notice, welcome.clock, now_ns)
+            self._versions.fetch_missing()
+            if self._state is LearnerState.LOADING and self.steps == 0 and welcome.versions:
+                self.recovery.welcomed(now_ns)
+            is_stopping = self._state in (LearnerState.FINISHING, LearnerState.LEAVING)
+            if is_stopping or (self.is_at_rest and not self._versions.must_reload):
                 self._report(now_ns, step_ns=0, loss=float("nan"))
+            else:  # The answer may have taken long, and the lease has begun with the question.
+                self._send(Heartbeat(self.learner, self.incarnation), now_ns)
+            if self._state is LearnerState.LEAVING:
+                self._send(Leaving(self.learner, self.incarnation), now_ns)
         elif LearnerMove.WELCOME_SEED in MOVES[self._state]:
             self._move(LearnerMove.WELCOME_SEED)
             self._take_back_seed()
@@ -318,6 +370,30 @@ class LearnerCore:
                 self._actions.append(UploadSeed(index))
         else:
             self._done("the syncer has lost the run's parameters; start the run anew", failed=True)
+
+    def _meet_new_life(self, welcome: Welcome) -> None:
+        """The syncer has died and gone on from what it had saved: less than it had published, perhaps."""
+        self._finish_asked = False
+        self.recovery.forget()
+        if self._state is LearnerState.FINISHING:
+            self._move(LearnerMove.GO_ON)
+        self._versions.meet_new_life(welcome.versions_kept)
+        self._adopted = [each for each in self._adopted if each.version <= welcome.versions_kept[each.fragment]]
+
+    def _on_granted(self, granted: Granted, now_ns: int) -> None:
+        self._hold(granted)
+
+    def _hold(self, told: Welcome | Granted) -> None:
+        """A step may have begun with what is there for it: that much it keeps."""
+        if self.course is not None:
+            self.course.hold(told.grants, told.exhausted, keep=self.course.step_sequences)
+
+    def _reload(self, now_ns: int) -> None:
+        """Take all of the syncer's versions, as a learner that has just started; at a step boundary."""
+        self._move(LearnerMove.RELOAD)
+        self._versions.forget_adopted()
+        self._versions.fetch_missing()
+        self._load_if_complete(now_ns)
 
     def _take_back_seed(self) -> None:
         """Another learner's parameters may become version 0: what was stored of ours means nothing."""
@@ -328,6 +404,8 @@ class LearnerCore:
     def _on_seed_stored(self, stored: SeedStored, now_ns: int) -> None:
         if self._state is LearnerState.SEEDING:
             self._fragments[stored.fragment].version = 0
+            self._fragments[stored.fragment].digest = ""
+            self._fragments[stored.fragment].life = self.life
             self._begin_if_seeded(now_ns)
 
     def _begin_if_seeded(self, now_ns: int) -> None:
@@ -337,11 +415,15 @@ class LearnerCore:
             self._report(now_ns, step_ns=0, loss=float("nan"))
 
     def _on_join_refused(self, refused: JoinRefused, now_ns: int) -> None:
-        """That the run has ended is no failure."""
+        """That the run has ended is no failure. Who is quarantined asks again after its pause, which its host keeps."""
+        if refused.retry_ns > 0:
+            self._shut_out(now_ns)
+            return
         self._done(refused.detail, failed=refused.reason is not JoinRefusal.RUN_FINISHED)
 
     def _on_fenced(self, fenced: Fenced, now_ns: int) -> None:
-        """This start no longer counts. After a lost lease it joins again and goes on with the progress it has."""
+        """This start no longer counts. After a lost lease it joins again and goes on with the progress it has; after a
+        quarantine, as a new start without any."""
         if fenced.reason is DepartureReason.LEASE_EXPIRED:
             if self._welcomed:
                 for fragment in self._fragments:
@@ -349,76 +431,87 @@ class LearnerCore:
                 self._join(now_ns)
         elif fenced.reason is DepartureReason.SUPERSEDED:
             self._done(f"another process has joined under the name {self.learner}", failed=True)
+        elif fenced.retry_ns > 0:
+            self._shut_out(now_ns)
         else:
             last = "" if self._refusal is None else f", the last one as {self._refusal.value}"
             self._done(f"the syncer refused too many of this learner's contributions{last}", failed=True)
 
+    def _shut_out(self, now_ns: int) -> None:
+        """It is quarantined: what it has is not to be trusted, its inner optimizer's state least of all."""
+        self._welcomed = False
+        if self._state is LearnerState.LEAVING:
+            self._go(now_ns)
+        elif self.incarnation == 0:  # Its name is: what it may have kept of an earlier process goes the same way.
+            self._actions.append(ResetOptimizer())
+        else:
+            self._must_begin_anew = True
+            if self._state is not LearnerState.TRAINING:
+                self._begin_anew(now_ns)
+
+    def _begin_anew(self, now_ns: int) -> None:
+        """Be as a process that has just started; at a step boundary. The syncer enters all it had as lost."""
+        self._must_begin_anew = False
+        self._move(LearnerMove.BEGIN_ANEW)
+        self._versions.discard_all()
+        self._hand_overs.settle_all()
+        self._actions.append(ResetOptimizer())
+        self._fragments = [FragmentState() for _ in self._fragments]
+        self._hand_overs = HandOvers(self, self._fragments)
+        self.recovery = Recovery(self, self._fragments, self._has_state)
+        self._versions = Versions(self, self._fragments)
+        self._reactions = self._all_reactions()
+        if self.course is not None:
+            self.course.resume(BEGINNING)
+        self.position = self.samples = self._unsettled_said = 0
+        self._adopted, self._alone_since_ns = [], None
+        self.incarnation = self.life = self.steps = self.tokens = 0
+        self.run_id, self._refusal = "", None
+        self._finish_asked = False
+        if self._may_join:
+            self._join(now_ns)
+
     # --------------------------------------------------------------------------------------------- versions
 
     def _on_published(self, published: Published, now_ns: int) -> None:
-        self._note(published.notice, published.clock, now_ns)
-        self._fetch_missing()
+        self._versions.note(published.notice, published.clock, now_ns)
+        self._versions.fetch_missing()
         if self._state is LearnerState.SEEDING and self._welcomed:
             self._fragments[published.notice.fragment].is_seeded = True
+            self._fragments[published.notice.fragment].digest = published.notice.digest
             self._begin_if_seeded(now_ns)
 
-    def _note(self, notice: VersionNotice, clock: int, now_ns: int) -> None:
-        fragment = self._fragments[notice.fragment]
-        known = fragment.version if fragment.notice is None else max(fragment.version, fragment.notice.version)
-        if notice.version > known:
-            fragment.notice, fragment.notice_clock, fragment.announced_ns = notice, clock, now_ns
-
-    def _fetch_missing(self) -> None:
-        """Fetch every fragment's newest version unless it is here, on its way, or of no use any more."""
-        self._fetch_again_ns = NEVER_NS
-        if not self._welcomed or self._state not in (LearnerState.LOADING, LearnerState.TRAINING):
-            return
-        for fragment in self._fragments:
-            notice = fragment.notice
-            if notice is None or fragment.fetching is not None:
-                continue
-            here = fragment.version if fragment.arrived is None else fragment.arrived.version
-            if notice.version > here:
-                fragment.fetching = notice.version
-                fragment.fetching_clock = fragment.notice_clock
-                fragment.fetching_since_ns = fragment.announced_ns
-                self._actions.append(Fetch(notice))
+    def _on_gone_back(self, back: GoneBack, now_ns: int) -> None:
+        for notice in back.notices:
+            self._versions.note(notice, back.clock, now_ns)
+        self._versions.fetch_missing()
 
     def _on_fetched(self, fetched: Fetched, now_ns: int) -> None:
-        fragment = self._fragments[fetched.fragment]
-        expected = fragment.fetching == fetched.version
-        if not expected or self._state not in (LearnerState.LOADING, LearnerState.TRAINING):
-            self._actions.append(Discard(fetched.payload))
-            return
-        fragment.fetching = None
-        if fragment.arrived is not None:
-            self._actions.append(Discard(fragment.arrived.payload))
-        fragment.arrived, fragment.arrived_clock = fetched, fragment.fetching_clock
-        fragment.fetch_ns = now_ns - fragment.fetching_since_ns
-        self._fetch_missing()
-        if self._state is LearnerState.LOADING and all(f.arrived is not None for f in self._fragments):
-            self._load(now_ns)
+        self._versions.arrive(fetched, now_ns)
+        self._load_if_complete(now_ns)
 
-    def _load(self, now_ns: int) -> None:
-        """Every fragment is here: take them all, before the first step."""
-        for index in range(len(self._fragments)):
+    def _load_if_complete(self, now_ns: int) -> None:
+        """Once every fragment is here, take them all before the next step; or those that no donor gives."""
+        if self._state is not LearnerState.LOADING:
+            return
+        if self.recovery.is_waiting:
+            self.recovery.load_if_complete()
+        else:
+            self.load(frozenset(), now_ns)
+
+    def load(self, loaded: frozenset[int], now_ns: int) -> None:
+        """Take every fragment but those that are loaded, once all are here, and begin."""
+        rest = [index for index in range(len(self._fragments)) if index not in loaded]
+        if self._state is not LearnerState.LOADING or any(self._fragments[index].arrived is None for index in rest):
+            return
+        for index in rest:
             self._adopt(index, load=True)
+        if self.steps == 0:
+            self.recovery.begin_without()
         self._move(LearnerMove.LOADED)
         self._report(now_ns, step_ns=0, loss=float("nan"))
 
-    def _on_fetch_failed(self, failed: FetchFailed, now_ns: int) -> None:
-        """A newer version is asked for at once; the same one again after a while, whether or not there are steps to
-        report in between."""
-        fragment = self._fragments[failed.fragment]
-        if fragment.fetching != failed.version:
-            return
-        fragment.fetching = None
-        if fragment.notice is not None and fragment.notice.version > failed.version:
-            self._fetch_missing()
-        else:
-            self._fetch_again_ns = min(self._fetch_again_ns, now_ns + self._heartbeat_ns)
-
-    def _may_adopt(self, fragment: _Fragment) -> bool:
+    def _may_adopt(self, fragment: FragmentState) -> bool:
         """Whether the version that has arrived may be written now.
 
         ``carry`` keeps local progress, so always. ``overwrite`` and ``blend`` discard it: then progress that was never
@@ -436,7 +529,8 @@ class LearnerCore:
         steps, tokens = (0, 0) if load else self._kept(fragment.c_steps, fragment.c_tokens)
         fragment.overwritten += fragment.c_tokens - tokens
         fragment.c_steps, fragment.c_tokens = steps, tokens
-        fragment.version, fragment.arrived = arrived.version, None
+        fragment.version, fragment.life, fragment.arrived = arrived.version, self.life, None
+        fragment.digest = arrived.digest
         fragment.is_shared = fragment.has_snapshot = False
         self.clock = max(self.clock, fragment.arrived_clock)
         self._actions.append(Adopt(index, arrived.version, arrived.payload, load))
@@ -445,8 +539,11 @@ class LearnerCore:
     # --------------------------------------------------------------------------------------------- a step boundary
 
     def _on_step_finished(self, step: StepFinished, now_ns: int) -> None:
-        if not self.may_step:
+        if self._state is not LearnerState.TRAINING:
             raise LocalProtocolError(f"an inner step was reported while the learner is {self._state.value}")
+        if self._must_begin_anew:
+            self._begin_anew(now_ns)
+            return
         self.clock += 1
         self.steps += 1
         self.tokens += step.tokens
@@ -454,33 +551,35 @@ class LearnerCore:
             fragment.c_steps += 1
             fragment.c_tokens += step.tokens
             fragment.has_snapshot = False
-        self._answer_pulls()
-        for index, fragment in enumerate(self._fragments):
-            if self._may_adopt(fragment):
-                self._adopt(index, load=False)
-        if self._finish_asked:
-            self._move(LearnerMove.FINISH)
+        if self.course is not None:
+            self.position, self.samples = self.course.position, self.course.samples
+        self._use_boundary(now_ns)
         self._report(now_ns, step.step_ns, step.loss)
-        if self.may_step:
-            self._copy_ahead()
+        if self._state is LearnerState.TRAINING:
+            self._hand_overs.copy_ahead()
+        self.recovery.give(now_ns)
 
-    def _answer_pulls(self) -> None:
+    def _use_boundary(self, now_ns: int) -> None:
+        """No step is in progress: hand over, adopt, end."""
+        self._hand_overs.answer_pulls()
+        if self._versions.must_reload:
+            self._reload(now_ns)
         for index, fragment in enumerate(self._fragments):
-            if fragment.pulled is not None and fragment.c_steps > 0:
-                self._actions.append(TakeSnapshot(index))
-                self._hand_over(index, fragment.pulled)
+            if self._state is LearnerState.TRAINING and self._may_adopt(fragment):
+                self._adopt(index, load=self.steps == 0)
+        if self._finish_asked and self._state is LearnerState.TRAINING:
+            self._move(LearnerMove.FINISH)
 
-    def _copy_ahead(self) -> None:
-        """Copy the fragments that will be asked for before the next boundary: as many as in the step before, and one
-        more. Asked for another one, the learner answers at the boundary."""
-        ahead = max(1, self._pulls_in_step) + 1
-        self._pulls_in_step = 0
-        count = len(self._fragments)
-        for number in range(self._next_round, self._next_round + min(ahead, count)):
-            fragment = self._fragments[number % count]
-            if fragment.c_steps > 0:
-                fragment.has_snapshot = True
-                self._actions.append(TakeSnapshot(number % count))
+    def _rest(self, now_ns: int) -> None:
+        """There is no data, and something was heard."""
+        if self._must_begin_anew:
+            self._begin_anew(now_ns)
+            return
+        self._use_boundary(now_ns)
+        is_news = self._adopted or len(self._hand_overs.unsettled) != self._unsettled_said
+        if is_news or self._state is LearnerState.FINISHING:
+            self._report(now_ns, step_ns=0, loss=float("nan"))
+        self.recovery.give(now_ns)
 
     def _report(self, now_ns: int, step_ns: int, loss: float) -> None:
         if not self._welcomed:
@@ -497,51 +596,30 @@ class LearnerCore:
             c_tokens=tuple(fragment.c_tokens for fragment in self._fragments),
             overwritten=tuple(fragment.overwritten for fragment in self._fragments),
             adopted=tuple(self._adopted),
-            undelivered=tuple(self._undelivered),
+            undelivered=self._hand_overs.declare(),
             last=self._state is LearnerState.FINISHING,
+            position=self.position,
+            samples=self.samples,
+            unsettled=len(self._hand_overs.unsettled),
+            recovered=self.recovery.way,
         )
-        self._declared.extend(self._undelivered)
+        self._unsettled_said = len(self._hand_overs.unsettled)
         self._adopted.clear()
-        self._undelivered.clear()
         self._send(progress, now_ns)
 
     # --------------------------------------------------------------------------------------------- handing over
 
     def _on_pull(self, pull: Pull, now_ns: int) -> None:
-        fragment = self._fragments[pull.fragment]
-        self._next_round = max(self._next_round, pull.round + 1)
-        self._pulls_in_step += 1
-        fragment.pulled = pull.round
-        if self._state is LearnerState.FINISHING:
-            self._answer_pulls()
-        elif fragment.has_snapshot and fragment.c_steps > 0:
-            self._hand_over(pull.fragment, pull.round)
-
-    def _hand_over(self, index: int, round: int) -> None:
-        fragment = self._fragments[index]
-        self._actions.append(
-            Upload(
-                round=round,
-                fragment=index,
-                incarnation=self.incarnation,
-                base_version=fragment.version,
-                c_steps=fragment.c_steps,
-                c_tokens=fragment.c_tokens,
-                tokens=self.tokens,
-            )
-        )
-        fragment.c_steps = fragment.c_tokens = 0
-        fragment.pulled = None
-        fragment.has_snapshot = False
-        fragment.is_shared = True
+        self._hand_overs.pull(pull, self._state in (LearnerState.FINISHING, LearnerState.LEAVING))
 
     def _on_settled(self, settled: Settled, now_ns: int) -> None:
         """Merged or not is for the syncer to enter; a learner only remembers why it was refused."""
         self._refusal = settled.refusal or self._refusal
+        self._hand_overs.settle(HandedOver(settled.round, settled.fragment, settled.tokens))
 
     def _on_upload_failed(self, failed: UploadFailed, now_ns: int) -> None:
-        self._undelivered.append(Undelivered(failed.round, failed.fragment, failed.c_tokens, failed.tokens))
-        if self._state is LearnerState.FINISHING:
+        is_news = self._hand_overs.fail(failed, is_away=not self._welcomed)
+        if is_news and self._state in (LearnerState.FINISHING, LearnerState.LEAVING):
             self._report(now_ns, step_ns=0, loss=float("nan"))
 
     # --------------------------------------------------------------------------------------------- the end
@@ -557,20 +635,35 @@ class LearnerCore:
         self._done(failed.reason, failed=True)
 
     def _on_leave_requested(self, leave: LeaveRequested, now_ns: int) -> None:
-        """Go in order: what was not handed over is declared dropped. To be asked for between two steps."""
+        """Go in order, between two steps: first the syncer is told, and says what it wants of all this (``Farewell``).
+        Asked once more, or with nothing to hand over, go at once: what was not handed over is declared dropped."""
+        if self._state is LearnerState.TRAINING and any(fragment.c_tokens for fragment in self._fragments):
+            self._move(LearnerMove.LEAVE)
+            if self._welcomed:
+                self._report(now_ns, step_ns=0, loss=float("nan"))
+                self._send(Leaving(self.learner, self.incarnation), now_ns)
+        else:
+            self._go(now_ns)
+
+    def _on_farewell(self, farewell: Farewell, now_ns: int) -> None:
+        """Hand over what is asked for, and go."""
+        if self._state is LearnerState.LEAVING:
+            for pull in farewell.pulls:
+                self._on_pull(pull, now_ns)
+            self._go(now_ns)
+
+    def _go(self, now_ns: int) -> None:
         if self._welcomed:
             self._report(now_ns, step_ns=0, loss=float("nan"))
             dropped = tuple(fragment.c_tokens for fragment in self._fragments)
             self._send(Leave(self.learner, self.incarnation, dropped), now_ns)
         self._done("left the run", failed=False)
 
-    def _done(self, reason: str, failed: bool) -> None:
+    def _done(self, reason: str, failed: bool, is_alone: bool = False) -> None:
         self._move(LearnerMove.STOP)
-        for fragment in self._fragments:
-            if fragment.arrived is not None:
-                self._actions.append(Discard(fragment.arrived.payload))
-                fragment.arrived = None
-        self._actions.append(Done(reason, failed))
+        self.recovery.forget()
+        self._versions.discard_all()
+        self._actions.append(Done(reason, failed, is_alone))
 
     def _move(self, move: LearnerMove) -> None:
         target = MOVES[self._state].get(move)
@@ -581,3 +674,23 @@ class LearnerCore:
     def _send(self, message: LearnerMessage, now_ns: int) -> None:
         self._sent_ns = now_ns
         self._actions.append(Send(message))
+
+    # --------------------------------------------------------------------------------------------- for its parts
+
+    @property
+    def may_fetch(self) -> bool:
+        return self._welcomed and self._state in (LearnerState.LOADING, LearnerState.TRAINING)
+
+    @property
+    def lease_ns(self) -> int:
+        return self._lease_ns
+
+    def say(self, message: LearnerMessage, now_ns: int) -> None:
+        if self._welcomed:
+            self._send(message, now_ns)
+
+    def act(self, action: LearnerAction) -> None:
+        self._actions.append(action)
+
+    def note_adoption(self, notice: AdoptionNotice) -> None:
+        self._adopted.append(notice)

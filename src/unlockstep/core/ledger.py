@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import Counter
 
 from unlockstep.core.reasons import RefusalReason
+from unlockstep.core.saved import SavedAccount, SavedLedger
 from unlockstep.core.status import LedgerStatus
 
 
@@ -34,6 +35,8 @@ class Account:
         self.is_closed = False
         self.lost_last = [0] * fragment_count
         """Of ``lost``: what the latest death took."""
+        self.ended_last = [0] * fragment_count
+        """Of ``dropped``: what the end of the run took."""
         self.pending = [0] * fragment_count
         """Handed over, accepted, and not merged yet."""
 
@@ -51,6 +54,30 @@ class Account:
     def unsettled(self, fragment: int) -> int:
         """Trained and neither settled nor pending: still with the learner, or on its way."""
         return self.trained - self.settled(fragment) - self.pending[fragment]
+
+    def saved(self, learner: str) -> SavedAccount:
+        """What outlives the syncer's process."""
+        return SavedAccount(
+            learner=learner,
+            trained=self.trained,
+            merged=tuple(self.merged),
+            merged_late=tuple(self.merged_late),
+            refused=tuple(self.refused),
+            overwritten=tuple(self.overwritten),
+            dropped=tuple(self.dropped),
+            lost=tuple(self.lost),
+            lost_last=tuple(self.lost_last),
+            ended_last=tuple(self.ended_last),
+            pending=tuple(self.pending),
+            is_closed=self.is_closed,
+        )
+
+    def restore(self, saved: SavedAccount) -> None:
+        """Be what was saved."""
+        self.trained, self.is_closed = saved.trained, saved.is_closed
+        for name in saved.__struct_fields__:
+            if isinstance(value := getattr(saved, name), tuple):
+                setattr(self, name, list(value))
 
 
 class Ledger:
@@ -140,8 +167,22 @@ class Ledger:
                 unsettled = account.unsettled(fragment)
                 difference += abs(unsettled - says[fragment])
                 account.dropped[fragment] += unsettled
+                account.ended_last[fragment] = unsettled
             account.is_closed = True
         return difference
+
+    def goes_with_the_syncer(self, learner: str) -> None:
+        """The learner had left, and the syncer has died: what it had on its way then, nobody will bring again."""
+        if not self.is_closed(learner):
+            self.died(learner)
+
+    def go_on(self, learner: str) -> None:
+        """The run had come to its end, and another life of the syncer takes it up: what the learner holds, it holds."""
+        account = self.account(learner)
+        for fragment, tokens in enumerate(account.ended_last):
+            account.dropped[fragment] -= tokens
+        account.ended_last = [0] * self._fragment_count
+        self.came_back(learner)
 
     def died(self, learner: str) -> None:
         """The learner is gone without a word: all that is neither settled nor pending is lost with it."""
@@ -165,7 +206,33 @@ class Ledger:
         for fragment in range(self._fragment_count):
             account.lost[fragment] += account.unsettled(fragment)
         account.lost_last = [0] * self._fragment_count
+        account.ended_last = [0] * self._fragment_count
         account.is_closed = False
+
+    def voided(self, learner: str, fragment: int, tokens: int, may_return: bool) -> None:
+        """A contribution that was pending is gone with the syncer's life. The process that has made it hands it over
+        again, unless another one has its name: then it is lost. If it was only silent, it comes back and has it."""
+        account = self.account(learner)
+        account.pending[fragment] -= tokens
+        if not may_return or account.is_closed:
+            account.lost[fragment] += tokens
+        if may_return and account.is_closed:
+            account.lost_last[fragment] += tokens
+
+    def saved(self) -> SavedLedger:
+        """What outlives the syncer's process."""
+        return SavedLedger(
+            accounts=tuple(self._accounts[learner].saved(learner) for learner in sorted(self._accounts)),
+            refused={reason.value: tokens for reason, tokens in sorted(self._refused.items(), key=_by_name)},
+            refusals={reason.value: count for reason, count in sorted(self.refusals.items(), key=_by_name)},
+        )
+
+    def restore(self, saved: SavedLedger) -> None:
+        """Go on from what was saved."""
+        for account in saved.accounts:
+            self.account(account.learner).restore(account)
+        self._refused.update({RefusalReason(reason): tokens for reason, tokens in saved.refused.items()})
+        self.refusals.update({RefusalReason(reason): count for reason, count in saved.refusals.items()})
 
     def is_closed(self, learner: str) -> bool:
         """Whether all of the learner's tokens are entered, the unsettled ones as lost."""

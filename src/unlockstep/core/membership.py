@@ -3,9 +3,10 @@
 Decides states, leases, incarnations and the syncer's clock. Does not decide what a round does about somebody's absence
 (``rounds``, ``syncer``).
 
-A member's life is the table ``MOVES``: a move that is not listed is a bug in the caller. Three of the states count as
+A member's life is the table ``MOVES``: a move that is not listed is a bug in the caller. Four of the states count as
 *present* (they hold a lease): a JOINING learner is loading parameters or compiling and nobody waits for it; a LIVE one
-has taken a step; an AWAY one has lost its connection and may come back under the same incarnation until its lease ends.
+has taken a step; an AWAY one has lost its connection and may come back under the same incarnation until its lease ends;
+a LEAVING one takes no more steps and goes when it has handed over what it has.
 Every process of a learner gets its own incarnation number, and another one when it comes back after its lease; only the
 newest counts, whatever an older one still sends.
 """
@@ -18,6 +19,7 @@ from enum import Enum
 from unlockstep.core.errors import LocalProtocolError
 from unlockstep.core.ids import NEVER_NS
 from unlockstep.core.options import ProtocolOptions
+from unlockstep.core.saved import SavedMember
 from unlockstep.core.window import MovingAverage
 
 
@@ -25,6 +27,7 @@ class MemberState(Enum):
     JOINING = "joining"
     LIVE = "live"
     AWAY = "away"
+    LEAVING = "leaving"
     GONE = "gone"
     QUARANTINED = "quarantined"
 
@@ -33,6 +36,7 @@ class MemberMove(Enum):
     STEP = "step"
     CONNECTION_LOST = "connection_lost"
     RESUME = "resume"
+    LEAVE = "leave"
     DEPART = "depart"
     QUARANTINE = "quarantine"
     JOIN = "join"
@@ -41,6 +45,7 @@ class MemberMove(Enum):
 MOVES: dict[MemberState, dict[MemberMove, MemberState]] = {
     MemberState.JOINING: {
         MemberMove.STEP: MemberState.LIVE,
+        MemberMove.LEAVE: MemberState.LEAVING,
         MemberMove.CONNECTION_LOST: MemberState.AWAY,
         MemberMove.RESUME: MemberState.JOINING,
         MemberMove.DEPART: MemberState.GONE,
@@ -48,6 +53,7 @@ MOVES: dict[MemberState, dict[MemberMove, MemberState]] = {
     },
     MemberState.LIVE: {
         MemberMove.STEP: MemberState.LIVE,
+        MemberMove.LEAVE: MemberState.LEAVING,
         MemberMove.CONNECTION_LOST: MemberState.AWAY,
         MemberMove.RESUME: MemberState.JOINING,
         MemberMove.DEPART: MemberState.GONE,
@@ -59,11 +65,19 @@ MOVES: dict[MemberState, dict[MemberMove, MemberState]] = {
         MemberMove.DEPART: MemberState.GONE,
         MemberMove.QUARANTINE: MemberState.QUARANTINED,
     },
+    MemberState.LEAVING: {
+        MemberMove.STEP: MemberState.LEAVING,
+        MemberMove.LEAVE: MemberState.LEAVING,
+        MemberMove.CONNECTION_LOST: MemberState.AWAY,
+        MemberMove.RESUME: MemberState.JOINING,
+        MemberMove.DEPART: MemberState.GONE,
+        MemberMove.QUARANTINE: MemberState.QUARANTINED,
+    },
     MemberState.GONE: {MemberMove.JOIN: MemberState.JOINING},
-    MemberState.QUARANTINED: {},
+    MemberState.QUARANTINED: {MemberMove.JOIN: MemberState.JOINING},
 }
 
-PRESENT = (MemberState.JOINING, MemberState.LIVE, MemberState.AWAY)
+PRESENT = (MemberState.JOINING, MemberState.LIVE, MemberState.AWAY, MemberState.LEAVING)
 
 
 class Member:
@@ -89,9 +103,17 @@ class Member:
         self._handed_over = [-1] * fragment_count
         """Tokens this process had trained at its newest hand-over that has arrived; -1 before the first."""
         self.last = False
+        self.unsettled = 0
+        """Contributions that it has handed over, and had not heard of when it reported last."""
         self.strikes = 0
+        self.quarantines = 0
+        """How often it has been shut out."""
+        self.out_until_ns = 0
+        """Until when it was shut out last, in time of the run; ``NEVER_NS``: for good."""
         self.last_round: int | None = None
         self.rounds_merged = 0
+        self.is_expected = False
+        """It was present when an earlier life of the syncer ended, and has not reported to this one."""
 
     @property
     def is_live(self) -> bool:
@@ -109,7 +131,10 @@ class Member:
 
     def begin(self, now_ns: int) -> None:
         """A new process under this name: next incarnation, counters of its own."""
+        if self.state is MemberState.QUARANTINED:
+            self.strikes = 0
         self.move(MemberMove.JOIN)
+        self.is_expected = False
         self.incarnation += 1
         self.process_since = self.incarnation
         self.heard_ns = now_ns
@@ -160,6 +185,41 @@ class Member:
             self._overwritten[fragment] += tokens
         return new
 
+    def saved(self) -> SavedMember:
+        """What outlives the syncer's process."""
+        return SavedMember(
+            learner=self.learner,
+            incarnation=self.incarnation,
+            process_since=self.process_since,
+            state=self.state.value,
+            clock=self.clock,
+            steps=self.steps,
+            tokens=self.tokens,
+            steps_before=self.steps_before,
+            tokens_before=self.tokens_before,
+            overwritten=tuple(self._overwritten),
+            strikes=self.strikes,
+            last_round=self.last_round,
+            rounds_merged=self.rounds_merged,
+            quarantines=self.quarantines,
+            out_until_ns=self.out_until_ns,
+        )
+
+    def restore(self, saved: SavedMember, now_ns: int) -> None:
+        """Be what was saved. Whoever was present is away, with a whole lease to come back."""
+        state = MemberState(saved.state)
+        self.is_expected = state in PRESENT
+        self.state = MemberState.AWAY if self.is_expected else state
+        self.heard_ns = now_ns
+        self.incarnation, self.process_since = saved.incarnation, saved.process_since
+        self.clock = saved.clock
+        self.steps, self.tokens = saved.steps, saved.tokens
+        self.steps_before, self.tokens_before = saved.steps_before, saved.tokens_before
+        self._overwritten = list(saved.overwritten)
+        self.strikes = saved.strikes
+        self.last_round, self.rounds_merged = saved.last_round, saved.rounds_merged
+        self.quarantines, self.out_until_ns = saved.quarantines, saved.out_until_ns
+
     def owns(self, incarnation: int) -> bool:
         """Whether this incarnation belongs to the process that holds the name now."""
         return self.process_since <= incarnation <= self.incarnation
@@ -185,6 +245,9 @@ class Membership:
     def live(self) -> list[Member]:
         return [member for member in self._ordered if member.state is MemberState.LIVE]
 
+    def leaving(self) -> list[Member]:
+        return [member for member in self._ordered if member.state is MemberState.LEAVING]
+
     def present(self) -> list[Member]:
         return [member for member in self if member.is_present]
 
@@ -200,14 +263,39 @@ class Membership:
 
     def join(self, learner: str, now_ns: int) -> Member:
         """A new process of a learner that holds no lease at present."""
-        member = self._members.get(learner)
-        if member is None:
-            member = Member(learner, self._options.fragments, self._options.average_weight)
-            self._members[learner] = member
-            self._ordered = sorted(self._members.values(), key=lambda member: member.learner)
+        member = self._members.get(learner) or self._add(learner)
         member.begin(now_ns)
         member.clock = self._clock
         return member
+
+    def quarantine(self, member: Member, now_ns: int) -> int:
+        """Shut a member out; returns how long, ``NEVER_NS`` if for good. Only another process of it may come after
+        that: what this one has is not to be trusted."""
+        member.move(MemberMove.QUARANTINE)
+        member.quarantines += 1
+        pause_ns = self._options.quarantine_ns(member.quarantines)
+        member.out_until_ns = NEVER_NS if pause_ns == NEVER_NS else now_ns + pause_ns
+        return pause_ns
+
+    def retry_ns(self, member: Member, now_ns: int) -> int:
+        """How long a member that is quarantined has to wait until it may join as a new process; 0: for ever."""
+        return 0 if member.out_until_ns == NEVER_NS else max(1, member.out_until_ns - now_ns)
+
+    def _add(self, learner: str) -> Member:
+        member = Member(learner, self._options.fragments, self._options.average_weight)
+        self._members[learner] = member
+        self._ordered = sorted(self._members.values(), key=lambda member: member.learner)
+        return member
+
+    def saved(self) -> tuple[SavedMember, ...]:
+        """Every member, ascending."""
+        return tuple(member.saved() for member in self)
+
+    def restore(self, members: tuple[SavedMember, ...], clock: int, now_ns: int) -> None:
+        """Go on from what was ``saved`` when the clock was at ``clock``."""
+        self._clock = clock
+        for saved in members:
+            self._add(saved.learner).restore(saved, now_ns)
 
     def advance_clock(self) -> None:
         """To be called when a live learner's clock has moved."""

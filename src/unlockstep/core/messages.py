@@ -18,9 +18,10 @@ from typing import Any
 
 import msgspec
 
+from unlockstep.core.data_book import Grant
 from unlockstep.core.errors import RemoteProtocolError
 from unlockstep.core.layout import TensorSpec
-from unlockstep.core.reasons import DepartureReason, JoinRefusal, RefusalReason
+from unlockstep.core.reasons import DepartureReason, JoinRefusal, Recovered, RefusalReason
 
 MESSAGE_BYTES_MAX = 8 * 1024 * 1024
 """Largest control message: the tensor list of a model with about 50 000 tensors."""
@@ -37,9 +38,20 @@ class VersionNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: int
     digest: str
     """SHA-256 of the body, hexadecimal."""
+    void_below: int = 0
+    """Versions before this one are void, with all that was made from them: the run has gone back behind them. Who has
+    adopted one of them loads every fragment anew."""
 
 
 # ------------------------------------------------------------------------------------------- learner to syncer
+
+
+class HandedOver(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A contribution of whose fate its learner has not heard: known by the tokens its process had trained."""
+
+    round: int
+    fragment: int
+    tokens: int
 
 
 class Join(_Message, frozen=True):
@@ -52,6 +64,18 @@ class Join(_Message, frozen=True):
     tensors: tuple[TensorSpec, ...]
     run_id: str = ""
     """Which run it has been a member of; empty for a new start. Names are used again, by runs and by learners."""
+    unsettled: tuple[HandedOver, ...] = ()
+    """What this process has handed over and keeps until it hears what became of it."""
+    sequences: int = 0
+    """Of its corpus, if it takes data leases; 0: it has data of its own, and is granted none."""
+    data_digest: str = ""
+    """Of its corpus."""
+    position: int = 0
+    """How far it has come along its course (``data_book``), as of its last step."""
+    samples: int = 0
+    """Sequences it was granted and has trained, as of its last step."""
+    life: int = 0
+    """Which start of the syncer has welcomed it last; 0: none."""
 
 
 class Heartbeat(_Message, frozen=True):
@@ -105,6 +129,20 @@ class Progress(_Message, frozen=True):
     undelivered: tuple[Undelivered, ...] = ()
     last: bool = False
     """True: the run is finishing and this learner takes no more steps."""
+    position: int = 0
+    samples: int = 0
+    unsettled: int = 0
+    """Contributions it has handed over and not heard of."""
+    recovered: Recovered | None = None
+    """Where its process has its inner optimizer's state from; None: it is the one that gave the run its parameters, or
+    it has not begun."""
+
+
+class Leaving(_Message, frozen=True):
+    """A learner is about to go and takes no more steps: what of what it has does the run want?"""
+
+    learner: str
+    incarnation: int
 
 
 class Leave(_Message, frozen=True):
@@ -113,6 +151,23 @@ class Leave(_Message, frozen=True):
     learner: str
     incarnation: int
     tokens_dropped: tuple[int, ...]
+
+
+class StateWanted(_Message, frozen=True):
+    """A new process asks for the state of a learner that trains: parameters and inner optimizer."""
+
+    learner: str
+    incarnation: int
+    failed: int = 0
+    """The ticket under which it has been promised one that it could not fetch; 0: it asks for the first time."""
+
+
+class StateDeclined(_Message, frozen=True):
+    """A learner that was asked for its state cannot give it."""
+
+    learner: str
+    incarnation: int
+    ticket: int
 
 
 class Evaluation(_Message, frozen=True):
@@ -126,7 +181,7 @@ class Evaluation(_Message, frozen=True):
     versions: tuple[int, ...]
 
 
-LearnerMessage = Join | Heartbeat | Progress | Leave | Evaluation
+LearnerMessage = Join | Heartbeat | Progress | Leaving | Leave | StateWanted | StateDeclined | Evaluation
 
 # ------------------------------------------------------------------------------------------- syncer to learner
 
@@ -145,11 +200,24 @@ class Welcome(_Message, frozen=True):
     """Inner steps earlier processes of this learner have reported: where its data goes on."""
     run_id: str
     """Tells this run from any other of the same name."""
+    life: int = 1
+    """Which start of the syncer this is, from 1."""
+    wanted: tuple[HandedOver, ...] = ()
+    """Of what the learner keeps: what is not here, and to be handed over again unless it is on its way."""
+    versions_kept: tuple[int, ...] = ()
+    """Per fragment, the newest version with which every life began since the one that the learner knows (``Join``);
+    empty if it knows this one, or one began without parameters. What it has adopted beyond that is lost."""
+    grants: tuple[Grant, ...] = ()
+    """All that the process holds of the corpus: what else it knows of was taken from it."""
+    exhausted: bool = False
+    """There is nothing more to be granted at present."""
 
 
 class JoinRefused(_Message, frozen=True):
     reason: JoinRefusal
     detail: str
+    retry_ns: int = 0
+    """Above 0: after this time a new start may ask again, with nothing of what this one has."""
 
 
 class Pull(_Message, frozen=True):
@@ -159,6 +227,12 @@ class Pull(_Message, frozen=True):
     fragment: int
 
 
+class Farewell(_Message, frozen=True):
+    """The answer to ``Leaving``: hand over all of this, then go. Where a round has closed it counts in the next one."""
+
+    pulls: tuple[Pull, ...]
+
+
 class Published(_Message, frozen=True):
     """A new version can be fetched."""
 
@@ -166,19 +240,69 @@ class Published(_Message, frozen=True):
     clock: int
 
 
+class GoneBack(_Message, frozen=True):
+    """The run has gone back to an earlier state: of every fragment a new version can be fetched, and all before it are
+    void. One message, so that nobody takes new versions of some fragments with void ones of others."""
+
+    notices: tuple[VersionNotice, ...]
+    clock: int
+
+
+class StateAsked(_Message, frozen=True):
+    """Copy your state at your next step boundary, and upload it under this ticket: another learner needs it."""
+
+    ticket: int
+
+
+class StateComing(_Message, frozen=True):
+    """To who waits for a state: it is being seen to. Syncer host (``within_ns`` is 0): a piece of it has passed."""
+
+    ticket: int
+    within_ns: int = 0
+    """Until the next sign, at most."""
+
+
+class StateReady(_Message, frozen=True):
+    """A state can be fetched."""
+
+    ticket: int
+    digest: str
+    """SHA-256 of the body, hexadecimal."""
+    size_bytes: int
+
+
+class NoDonor(_Message, frozen=True):
+    """No learner's state is to be had."""
+
+    reason: str
+    """For people."""
+
+
 class Settled(_Message, frozen=True):
     """What became of a contribution. ``refusal`` is None when it was merged."""
 
     round: int
     fragment: int
+    tokens: int
+    """Tokens its process had trained when it handed over."""
     late: bool
     refusal: RefusalReason | None
 
 
 class Fenced(_Message, frozen=True):
-    """This incarnation no longer counts. After a lost lease the learner may join again; if superseded, it must not."""
+    """This incarnation no longer counts. After a lost lease the learner may join again; if superseded, it must not; if
+    quarantined, it may as a new start, with nothing of what it has, once ``retry_ns`` have gone by."""
 
     reason: DepartureReason
+    retry_ns: int = 0
+    """0: never."""
+
+
+class Granted(_Message, frozen=True):
+    """What the process holds of the corpus now, all of it; as in ``Welcome``."""
+
+    grants: tuple[Grant, ...]
+    exhausted: bool
 
 
 class Finish(_Message, frozen=True):
@@ -191,7 +315,23 @@ class Stop(_Message, frozen=True):
     reason: str
 
 
-SyncerMessage = Welcome | JoinRefused | Pull | Published | Settled | Fenced | Finish | Stop
+SyncerMessage = (
+    Welcome
+    | JoinRefused
+    | Granted
+    | Pull
+    | Farewell
+    | Published
+    | GoneBack
+    | StateAsked
+    | StateComing
+    | StateReady
+    | NoDonor
+    | Settled
+    | Fenced
+    | Finish
+    | Stop
+)
 
 # ------------------------------------------------------------------------------------------- host to its own core
 
@@ -220,6 +360,9 @@ class ContributionArrived(_Message, frozen=True):
     norm: float
     defect: RefusalReason | None
     payload: int
+    position: int = 0
+    """How far its process had come along its course when it handed over."""
+    samples: int = 0
 
 
 class Committed(_Message, frozen=True):
@@ -231,6 +374,36 @@ class Committed(_Message, frozen=True):
     digest: str
     norm: float
     """Norm of the merged outer gradient."""
+
+
+class StateArrived(_Message, frozen=True):
+    """Syncer host: a state has been uploaded whole, and has the digest its sender gave it."""
+
+    ticket: int
+    digest: str
+    size_bytes: int
+
+
+class StateLost(_Message, frozen=True):
+    """Syncer host: the upload of a state has failed."""
+
+    ticket: int
+    reason: str
+
+
+class Recorded(_Message, frozen=True):
+    """Syncer host: a save is complete. ``record`` is its number, above 0 and higher than any before."""
+
+    record: int
+    versions: tuple[int, ...]
+
+
+class WentBack(_Message, frozen=True):
+    """Syncer host: the values of a record are, as new versions, those of every fragment; or it cannot be read."""
+
+    record: int
+    notices: tuple[VersionNotice, ...]
+    """One for each fragment; empty if the record cannot be read."""
 
 
 class Disconnected(_Message, frozen=True):
@@ -289,6 +462,42 @@ class UploadFailed(_Message, frozen=True):
     tokens: int
 
 
+class StateNotTaken(_Message, frozen=True):
+    """Learner host: our state could not be copied or delivered."""
+
+    ticket: int
+
+
+class StateFetched(_Message, frozen=True):
+    """Learner host: a state is here and has the digest announced. What it says of itself:"""
+
+    ticket: int
+    notices: tuple[VersionNotice, ...]
+    """By fragment, the version its donor had adopted; an empty digest: the donor does not know it."""
+    clock: int
+    payload: int
+
+
+class StateFetchFailed(_Message, frozen=True):
+    """Learner host: a state could not be had."""
+
+    ticket: int
+
+
+class StateLoaded(_Message, frozen=True):
+    """Learner host: the state is in the model and its optimizer."""
+
+
+class StateUnfit(_Message, frozen=True):
+    """Learner host: the state is none for this model and its optimizer; nothing of it was loaded."""
+
+    reason: str
+
+
+class CheckpointLoaded(_Message, frozen=True):
+    """Learner host: the inner optimizer has been loaded from a file, before the first step."""
+
+
 class HostFailed(_Message, frozen=True):
     """Learner host: this process cannot take part: what it would bring is unfit, or its link is broken for good."""
 
@@ -299,7 +508,19 @@ class LeaveRequested(_Message, frozen=True):
     """Learner host: the process wants to go."""
 
 
-SyncerInput = LearnerMessage | SeedArrived | ContributionArrived | Committed | Disconnected | EndRun
+SyncerInput = (
+    LearnerMessage
+    | SeedArrived
+    | ContributionArrived
+    | Committed
+    | Recorded
+    | WentBack
+    | StateComing
+    | StateArrived
+    | StateLost
+    | Disconnected
+    | EndRun
+)
 LearnerInput = (
     SyncerMessage
     | Connected
@@ -309,6 +530,12 @@ LearnerInput = (
     | FetchFailed
     | SeedStored
     | UploadFailed
+    | StateNotTaken
+    | StateFetched
+    | StateFetchFailed
+    | StateLoaded
+    | StateUnfit
+    | CheckpointLoaded
     | HostFailed
     | LeaveRequested
 )

@@ -5,7 +5,7 @@ Decides nothing. Shared by the parts of the syncer, so that what they do comes o
 
 from __future__ import annotations
 
-from unlockstep.core.actions import SendTo, SyncerAction
+from unlockstep.core.actions import Save, SendTo, SyncerAction
 from unlockstep.core.events import Event
 from unlockstep.core.messages import SyncerMessage
 
@@ -22,6 +22,10 @@ class Outbox:
 
     def send_to(self, learner: str, incarnation: int, message: SyncerMessage) -> None:
         self._actions.append(SendTo(learner, incarnation, message))
+
+    def save(self, is_commit: bool = False) -> None:
+        """What follows promises something that must not be forgotten."""
+        self._actions.append(Save(is_commit))
 
     def log(self, event: Event) -> None:
         self._events.append(event)

@@ -22,7 +22,7 @@ class RefusalReason(Enum):
     DIGEST_MISMATCH = "digest_mismatch"
     """The body that arrived is not the body that was sent."""
     BAD_COUNTS = "bad_counts"
-    """c_steps or c_tokens is negative, not a number, or beyond what a learner can have trained."""
+    """A count is negative, not a number, or beyond what a learner can have trained or was granted."""
     ABSURD_NORM = "absurd_norm"
     """The norm of the outer gradient is beyond the absolute bound or the robust bound over recent norms."""
     STALE_INCARNATION = "stale_incarnation"
@@ -37,6 +37,8 @@ class RefusalReason(Enum):
     """It came after the round had closed and ``late = "drop"``."""
     QUARANTINED = "quarantined"
     """The learner has been refused too often."""
+    ROLLED_BACK = "rolled_back"
+    """It was made from parameters that the run has gone back behind."""
     RUN_FINISHED = "run_finished"
     """The run had ended."""
 
@@ -52,6 +54,7 @@ class JoinRefusal(Enum):
     TOO_MANY_LEARNERS = "too_many_learners"
     SUPERSEDED = "superseded"
     UNKNOWN_PROCESS = "unknown_process"
+    DATA_MISMATCH = "data_mismatch"
 
 
 class DepartureReason(Enum):
@@ -65,6 +68,20 @@ class DepartureReason(Enum):
     """A newer start of the same learner has joined."""
     QUARANTINED = "quarantined"
     """Its contributions were refused too often."""
+
+
+class Recovered(Enum):
+    """Where a learner that begins, or is back, has what it needs to train beside the parameters: its inner optimizer's
+    state."""
+
+    DONOR = "donor"
+    """From another learner, with that one's parameters."""
+    CHECKPOINT = "checkpoint"
+    """From a file of its own; parameters from the syncer."""
+    SYNCER = "syncer"
+    """It has only the syncer's parameters, and begins anew."""
+    KEPT = "kept"
+    """It was never gone: its connection had broken, or its lease had ended."""
 
 
 class WindowReason(Enum):

@@ -26,6 +26,14 @@ class Schedule:
         self._due = interval_steps  # P times the clock at which the next round is due
         self.next_round = 0
 
+    def saved(self) -> tuple[int, int]:
+        """(next round, position at which it is due)."""
+        return self.next_round, self._due
+
+    def restore(self, next_round: int, due: int) -> None:
+        """Go on from what was ``saved``."""
+        self.next_round, self._due = next_round, due
+
     @property
     def next_fragment(self) -> int:
         return self.next_round % self._fragment_count
@@ -43,10 +51,10 @@ class Schedule:
         """The next round opens now: returns its number and moves on.
 
         A round that opens within the step it was due in keeps the exact rhythm (so three fragments in eight steps
-        open at 2.67, 5.33, 8); one that opens later starts a new rhythm from where it opened.
+        open at 2.67, 5.33, 8); one that opens at another time starts a new rhythm from where it opened.
         """
         position = clock * self._fragment_count
-        on_time = position - self._due < self._fragment_count
+        on_time = 0 <= position - self._due < self._fragment_count
         self._due = (self._due if on_time else position) + self._interval_steps
         self.next_round += 1
         return self.next_round - 1

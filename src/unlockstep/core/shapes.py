@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from unlockstep.core.errors import RemoteProtocolError
-from unlockstep.core.messages import Evaluation, LearnerMessage, Leave, Progress, SyncerInput
+from unlockstep.core.messages import (
+    Evaluation,
+    Join,
+    LearnerMessage,
+    Leave,
+    Progress,
+    StateDeclined,
+    StateWanted,
+    SyncerInput,
+)
 
 COUNT_MAX = 2**53
 """Sums of these fit 64 bits, and every reader of JSON sees them exactly."""
@@ -18,17 +27,29 @@ COUNT_MAX = 2**53
 def check_shape(message: SyncerInput, fragment_count: int) -> None:
     """Raises RemoteProtocolError if what a learner or evaluator says does not fit a run with this many fragments."""
     match message:
+        case Join():
+            _data(message, message.position, message.samples)
+            _counts(message, (message.sequences, message.life))
+            for kept in message.unsettled:
+                _fragment(message, kept.fragment, fragment_count)
+                _counts(message, (kept.round, kept.tokens))
         case Progress():
             _per_fragment(message, "c_steps", message.c_steps, fragment_count)
             _per_fragment(message, "c_tokens", message.c_tokens, fragment_count)
             _per_fragment(message, "overwritten", message.overwritten, fragment_count)
             _counts(message, (message.clock, message.steps, message.tokens, message.step_ns))
+            _data(message, message.position, message.samples)
+            _counts(message, (message.unsettled,))
             for notice in message.adopted:
                 _fragment(message, notice.fragment, fragment_count)
                 _counts(message, (notice.version, notice.fetch_ns))
             for lost in message.undelivered:
                 _fragment(message, lost.fragment, fragment_count)
                 _counts(message, (lost.round, lost.c_tokens, lost.tokens))
+        case StateWanted():
+            _counts(message, (message.failed,))
+        case StateDeclined():
+            _counts(message, (message.ticket,))
         case Leave():
             _per_fragment(message, "tokens_dropped", message.tokens_dropped, fragment_count)
         case Evaluation():
@@ -42,6 +63,14 @@ def _per_fragment(message: LearnerMessage, name: str, counts: tuple[int, ...], f
             f"{type(message).__name__}.{name} has {len(counts)} entries for {fragment_count} fragments"
         )
     _counts(message, counts)
+
+
+def _data(message: LearnerMessage, position: int, samples: int) -> None:
+    _counts(message, (position, samples))
+    if samples > position:
+        raise RemoteProtocolError(
+            f"{type(message).__name__} speaks of {samples} samples trained up to position {position}"
+        )
 
 
 def _fragment(message: LearnerMessage, fragment: int, fragment_count: int) -> None:

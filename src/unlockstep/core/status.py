@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from unlockstep.core.data_book import DataStatus
 from unlockstep.core.reasons import WindowReason
 
 
@@ -113,3 +114,7 @@ class Status(msgspec.Struct, frozen=True):
     evaluations: tuple[EvaluationStatus, ...]
     """The newest ones, oldest first."""
     refusals: dict[str, int]
+    data: DataStatus | None = None
+    """How far the corpus is, where it is dealt out by leases and a learner has brought it."""
+    rollbacks: int = 0
+    """How often the run has gone back to an earlier state."""

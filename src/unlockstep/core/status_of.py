@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections import deque
 
+from unlockstep.core.data_book import DataStatus
 from unlockstep.core.events import EvaluationReported, RoundClosed
 from unlockstep.core.ledger import Ledger
 from unlockstep.core.membership import Member, Membership
+from unlockstep.core.saved import SavedTally
 from unlockstep.core.status import (
     ClosedRoundStatus,
     EvaluationStatus,
@@ -29,6 +31,7 @@ class Tally:
     def __init__(self) -> None:
         self.rounds_committed = 0
         self.rounds_empty = 0
+        self.rollbacks = 0
         self.round_closed: ClosedRoundStatus | None = None
         self._downtime_ns = 0
         self.evaluations: deque[EvaluationStatus] = deque(maxlen=EVALUATIONS_KEPT_MAX)
@@ -45,6 +48,26 @@ class Tally:
         if event.live > 0:
             self._participation_sum += min(1.0, len(event.participants) / event.live)
             self._participation_count += 1
+
+    def saved(self, now_ns: int) -> SavedTally:
+        """What outlives the syncer's process."""
+        return SavedTally(
+            rounds_committed=self.rounds_committed,
+            rounds_empty=self.rounds_empty,
+            participation_sum=self._participation_sum,
+            participation_count=self._participation_count,
+            downtime_ns=self.downtime_until_ns(now_ns),
+            is_watching=self._watching,
+            rollbacks=self.rollbacks,
+        )
+
+    def restore(self, saved: SavedTally, since_ns: int) -> None:
+        """Go on from what was saved at ``since_ns``: until somebody is live again, all the time is downtime."""
+        self.rounds_committed, self.rounds_empty = saved.rounds_committed, saved.rounds_empty
+        self.rollbacks = saved.rollbacks
+        self._participation_sum, self._participation_count = saved.participation_sum, saved.participation_count
+        self._downtime_ns, self._watching = saved.downtime_ns, saved.is_watching
+        self._down_since_ns = since_ns if saved.is_watching else None
 
     @property
     def participation(self) -> float | None:
@@ -86,6 +109,7 @@ def status_of(
     layout_digest: str | None,
     ledger: Ledger,
     tally: Tally,
+    data: DataStatus | None,
 ) -> Status:
     return Status(
         run=run,
@@ -106,7 +130,9 @@ def status_of(
         downtime_ns=tally.downtime_until_ns(now_ns),
         ledger=ledger.status(),
         evaluations=tuple(tally.evaluations),
+        rollbacks=tally.rollbacks,
         refusals={reason.value: count for reason, count in sorted(ledger.refusals.items(), key=lambda i: i[0].value)},
+        data=data,
     )
 
 

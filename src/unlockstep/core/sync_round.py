@@ -6,13 +6,13 @@ round opens or closes (``rounds`` with ``schedule`` and ``window``) nor the arit
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from enum import Enum
 
 import msgspec
 
 from unlockstep.core.actions import Share
 from unlockstep.core.errors import LocalProtocolError
+from unlockstep.core.saved import SavedRound
 from unlockstep.core.weights import contribution_weight, normalised
 from unlockstep.core.window import Decision
 
@@ -55,6 +55,11 @@ class Held(msgspec.Struct, frozen=True):
     tokens: int
     """Tokens its process had trained when it handed over: what a process makes later has more."""
     payload: int
+    process: int
+    """First incarnation of the process that made it."""
+    position: int = 0
+    """How far that was along its course when it handed over."""
+    samples: int = 0
 
 
 class SyncRound:
@@ -143,24 +148,66 @@ class RoundMemory:
 
     def __init__(self, rounds_max: int) -> None:
         self._rounds_max = rounds_max
-        self._entered: OrderedDict[int, set[tuple[str, int, int]]] = OrderedDict()
+        self._entered: dict[int, set[tuple[str, int, int]]] = {}
+        self._expected = range(0)
+        self._records: dict[int, SavedRound] = {}
+        """What is saved of rounds that have not changed since: with every commit only a few of them have."""
 
     def __contains__(self, round: int) -> bool:
-        return round in self._entered
+        return round in self._entered or round in self._expected
 
     def open(self, round: int) -> None:
         """A round opens."""
-        self._entered[round] = set()
-        while len(self._entered) > self._rounds_max:
-            self._entered.popitem(last=False)
+        self._entered.setdefault(round, set())
+        self._expected = range(max(self._expected.start, round + 1), self._expected.stop)
+        self.keep_newest(self._rounds_max)
+
+    def expect(self, rounds: range) -> None:
+        """An earlier life of the syncer may have opened some of these, after it had saved for the last time: what
+        learners have made for them is theirs, and may come before they open again."""
+        self._expected = rounds
+
+    def keep_newest(self, rounds_max: int) -> None:
+        """Forget all but so many rounds, and those to come."""
+        rounds_max += self._ahead
+        while len(self._entered) > rounds_max:
+            oldest = min(self._entered)
+            del self._entered[oldest]
+            self._records.pop(oldest, None)
+
+    @property
+    def _ahead(self) -> int:
+        """Rounds that have not opened, and of which something has been entered."""
+        return sum(round in self._expected for round in self._entered) if self._expected else 0
 
     def enter(self, round: int, learner: str, process: int, tokens: int) -> bool:
         """Note a contribution as entered; whether it is to be entered now. Not if it has been, nor if its round is
         forgotten: then nobody can tell."""
-        if round not in self._entered or self.has(round, learner, process, tokens):
+        if round not in self or self.has(round, learner, process, tokens):
             return False
-        self._entered[round].add((learner, process, tokens))
+        self._entered.setdefault(round, set()).add((learner, process, tokens))
+        self._records.pop(round, None)
         return True
+
+    def forget(self, round: int, learner: str, process: int, tokens: int) -> None:
+        """A contribution that had been entered is not here any more, and may be entered again."""
+        self._entered.get(round, set()).discard((learner, process, tokens))
+        self._records.pop(round, None)
+
+    def saved(self, rounds_max: int) -> tuple[SavedRound, ...]:
+        """The newest rounds, oldest first, and those to come."""
+        return tuple(self._record(round) for round in sorted(self._entered)[-rounds_max - self._ahead :])
+
+    def _record(self, round: int) -> SavedRound:
+        record = self._records.get(round)
+        if record is None:
+            record = self._records[round] = SavedRound(round, tuple(sorted(self._entered[round])))
+        return record
+
+    def restore(self, remembered: tuple[SavedRound, ...]) -> None:
+        """Remember what was saved."""
+        for each in remembered:
+            self._entered[each.round] = set(each.entered)
 
     def has(self, round: int, learner: str, process: int, tokens: int) -> bool:
         """Whether this contribution has been entered."""

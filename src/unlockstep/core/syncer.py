@@ -2,8 +2,8 @@
 
 Decides who is told what about the run as a whole: joining, the first parameters, leases, the end. Policies it asks,
 each a file of its own: ``admission`` (may this process join), ``membership`` (who is alive, what time it is),
-``rounds`` (opening, contributions, closing), ``ledger`` (tokens). The arithmetic of a merge is the host's: it is asked
-for by ``Commit`` and reported by ``Committed``.
+``rounds`` (opening, contributions, closing), ``donation`` (state for new processes), ``ledger`` (tokens). The
+arithmetic of a merge is the host's: it is asked for by ``Commit`` and reported by ``Committed``.
 
 A round, from start to end; the middle part is ``rounds.Rounds``::
 
@@ -20,18 +20,24 @@ is an argument. The order of what is received is the only source of nondetermini
 
 A run's life is the table ``MOVES``. SEEDING: the first learner uploads the initial parameters. FINISHING: the end is
 reached, learners finish the step they are in. DRAINING: one last round of every fragment collects what is left.
+
+The process may die at any moment. What it has promised is on disk before it says so (``Save``); another life of it
+takes that up (``saved``, ``resume``), and learners come back to it as they do after a broken connection.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
 from typing import Any
+
+import msgspec
 
 from unlockstep.core.actions import Announce, RunEnded, SyncerAction
 from unlockstep.core.admission import examine
-from unlockstep.core.errors import LocalProtocolError
+from unlockstep.core.donation import Donations
+from unlockstep.core.errors import LocalProtocolError, RemoteProtocolError
 from unlockstep.core.events import (
+    DataCollecting,
     EvaluationReported,
     Event,
     FragmentAdopted,
@@ -39,17 +45,22 @@ from unlockstep.core.events import (
     LearnerAway,
     LearnerDeparted,
     LearnerJoined,
+    LearnerLeaving,
     LearnerLive,
     MessageIgnored,
     RunFinished,
     RunFinishing,
     RunSeeded,
     StepReported,
+    SyncerResumed,
     TokensOverwritten,
 )
+from unlockstep.core.going_back import GoingBack
 from unlockstep.core.ids import NEVER_NS
 from unlockstep.core.layout import Layout
+from unlockstep.core.leasing import EVERYTHING_TRAINED, Leasing
 from unlockstep.core.ledger import Ledger
+from unlockstep.core.lives import Lives
 from unlockstep.core.membership import Member, MemberMove, Membership, MemberState
 from unlockstep.core.messages import (
     Committed,
@@ -57,59 +68,39 @@ from unlockstep.core.messages import (
     Disconnected,
     EndRun,
     Evaluation,
+    Farewell,
     Fenced,
     Finish,
+    HandedOver,
     Heartbeat,
     Join,
     JoinRefused,
     Leave,
+    Leaving,
     Progress,
     Published,
+    Recorded,
     SeedArrived,
+    StateArrived,
+    StateComing,
+    StateDeclined,
+    StateLost,
+    StateWanted,
     Stop,
     SyncerInput,
     VersionNotice,
     Welcome,
+    WentBack,
 )
-from unlockstep.core.options import ProtocolOptions
+from unlockstep.core.options import Dealing, ProtocolOptions, RollbackOptions
 from unlockstep.core.outbox import Outbox
-from unlockstep.core.reasons import DepartureReason, RefusalReason
+from unlockstep.core.reasons import DepartureReason, JoinRefusal, Recovered, RefusalReason
 from unlockstep.core.rounds import Pace, Rounds
+from unlockstep.core.run_states import MOVES, RunMove, RunState
+from unlockstep.core.saved import SavedRun
 from unlockstep.core.shapes import check_shape
 from unlockstep.core.status import Status
 from unlockstep.core.status_of import Tally, status_of
-
-
-class RunState(Enum):
-    EMPTY = "empty"
-    SEEDING = "seeding"
-    RUNNING = "running"
-    FINISHING = "finishing"
-    DRAINING = "draining"
-    FINISHED = "finished"
-
-
-class RunMove(Enum):
-    SEEDER_FOUND = "seeder_found"
-    SEEDER_LOST = "seeder_lost"
-    SEEDED = "seeded"
-    FINISH = "finish"
-    DRAIN = "drain"
-    END = "end"
-
-
-MOVES: dict[RunState, dict[RunMove, RunState]] = {
-    RunState.EMPTY: {RunMove.SEEDER_FOUND: RunState.SEEDING, RunMove.END: RunState.FINISHED},
-    RunState.SEEDING: {
-        RunMove.SEEDER_LOST: RunState.EMPTY,
-        RunMove.SEEDED: RunState.RUNNING,
-        RunMove.END: RunState.FINISHED,
-    },
-    RunState.RUNNING: {RunMove.FINISH: RunState.FINISHING},
-    RunState.FINISHING: {RunMove.DRAIN: RunState.DRAINING},
-    RunState.DRAINING: {RunMove.END: RunState.FINISHED},
-    RunState.FINISHED: {},
-}
 
 
 class SyncerCore:
@@ -122,10 +113,25 @@ class SyncerCore:
         tokens_max: above 0, the run ends when the learners have trained this many tokens instead, however many steps
             that takes.
         run_id: tells this run from any other of the same name: what was a member of another one is none of this.
+        dealing: how the corpus is dealt out by data leases; None: every learner reads what it likes. If its epochs
+            have an end, the run ends when all are trained, or by ``tokens_max`` before, however many steps that takes.
+        rollback: when to go back to an earlier state of the parameters; None: never.
     """
 
-    def __init__(self, run: str, options: ProtocolOptions, steps_max: int, tokens_max: int, run_id: str) -> None:
+    def __init__(
+        self,
+        run: str,
+        options: ProtocolOptions,
+        steps_max: int,
+        tokens_max: int,
+        run_id: str,
+        *,
+        dealing: Dealing | None = None,
+        rollback: RollbackOptions | None = None,
+    ) -> None:
         self.run_id = run_id
+        self.life = 1
+        """Which start of the syncer this is."""
         self._run = run
         self._options = options
         self._steps_max = steps_max
@@ -136,20 +142,34 @@ class SyncerCore:
         self._tally = Tally()
         self._outbox = Outbox()
         self._rounds = Rounds(options, self._members, self._ledger, self._tally, self._outbox)
+        self._leasing = Leasing(dealing, self._outbox)
+        self.donations = Donations(options, self._members, self._outbox)
+        self._going_back = GoingBack(rollback, self._rounds, self._members, self._tally, self._outbox)
         self._layout: Layout | None = None
         self._seeder: Member | None = None
         self._is_seeded = False
         self._finish_until_ns = NEVER_NS
+        self._is_stopped = False
+        """Somebody has asked the run to end before its end."""
+        self._lives = Lives()
         self._reactions: dict[type[Any], Callable[[Any, int], None]] = {
             Join: self._on_join,
             Heartbeat: self._on_heartbeat,
             Progress: self._on_progress,
+            Leaving: self._on_leaving,
             Leave: self._on_leave,
             Disconnected: self._on_disconnected,
             Evaluation: self._on_evaluation,
             SeedArrived: self._on_seed,
             ContributionArrived: self._on_contribution,
             Committed: self._on_committed,
+            StateWanted: self._on_state_wanted,
+            StateDeclined: self._on_state_declined,
+            StateComing: self._on_state,
+            StateArrived: self._on_state,
+            StateLost: self._on_state,
+            Recorded: self._going_back.recorded,
+            WentBack: self._on_went_back,
             EndRun: self._on_end_run,
         }
 
@@ -169,7 +189,12 @@ class SyncerCore:
         """When ``on_deadline`` wants to be called if nothing is received before; NEVER_NS if never."""
         if self._state is RunState.FINISHED:
             return NEVER_NS
-        return min(self._finish_until_ns, self._members.next_expiry_ns(), self._rounds.next_deadline_ns())
+        return min(
+            self._finish_until_ns,
+            self._members.next_expiry_ns(),
+            self._rounds.next_deadline_ns(),
+            self.donations.next_deadline_ns(),
+        )
 
     def on_deadline(self, now_ns: int) -> None:
         """The clock has reached a deadline (calling early does no harm)."""
@@ -177,6 +202,7 @@ class SyncerCore:
             return
         for member in self._members.expired(now_ns):
             self._depart(member, DepartureReason.LEASE_EXPIRED, now_ns)
+        self.donations.on_deadline(now_ns)
         self._proceed(now_ns)
         self._watch(now_ns)
 
@@ -222,22 +248,84 @@ class SyncerCore:
             layout_digest=None if self._layout is None else self._layout.digest,
             ledger=self._ledger,
             tally=self._tally,
+            data=self._leasing.status(),
         )
+
+    # --------------------------------------------------------------------------------------------- lives
+
+    def saved(self, now_ns: int) -> SavedRun:
+        """What must outlive this process, as of now."""
+        return SavedRun(
+            run_id=self.run_id,
+            life=self.life,
+            at_ns=now_ns,
+            state=self._state.value,
+            is_stopped=self._is_stopped,
+            clock=self._members.clock,
+            notices=self.notices,
+            members=self._members.saved(),
+            ledger=self._ledger.saved(),
+            rounds=self._rounds.saved(),
+            tally=self._tally.saved(now_ns),
+            data=self._leasing.saved(),
+            lives=self._lives.saved(),
+            evaluations=self._going_back.saved(),
+        )
+
+    def resume(self, saved: SavedRun, layout: Layout | None, life: int, now_ns: int) -> None:
+        """Take up a run where an earlier life of the syncer has saved it; before anything is received.
+
+        A run that was reaching its end goes on doing so, unless somebody had asked it to: then it goes on as before.
+
+        Args:
+            saved: of the same run, under the same settings.
+            layout: of the run; None if it had none.
+            life: of this process, higher than any before.
+            now_ns: time of the run, not before ``saved.at_ns``.
+        """
+        self.run_id, self.life = saved.run_id, life
+        self.donations.resume(life)
+        self._members.restore(saved.members, saved.clock, now_ns)
+        self._ledger.restore(saved.ledger)
+        for member in self._members:
+            if not member.is_present:
+                self._ledger.goes_with_the_syncer(member.learner)
+            elif saved.state == RunState.FINISHED.value:
+                self._ledger.go_on(member.learner)
+        self._tally.restore(saved.tally, saved.at_ns)
+        self._going_back.restore(saved.evaluations)
+        versions = tuple(notice.version for notice in saved.notices)
+        self._lives.resume(saved.lives, life, versions)
+        self._outbox.log(SyncerResumed(now_ns, life, saved.clock, versions))
+        if saved.notices:
+            self._layout = layout
+            self._is_seeded = True
+            self._state = RunState.RUNNING
+            self._rounds.pace = Pace.SCHEDULED
+            self._rounds.notices.update({notice.fragment: notice for notice in saved.notices})
+        self._rounds.resume(saved.rounds, now_ns)
+        self._leasing.restore(saved.data, self._members, now_ns)
+        self._outbox.save()
+        self._proceed(now_ns)
 
     # --------------------------------------------------------------------------------------------- joining
 
     def _on_join(self, join: Join, now_ns: int) -> None:
         is_over = self._state is RunState.FINISHED
         finished = is_over or self._state in (RunState.FINISHING, RunState.DRAINING)
-        verdict = examine(join, self.run_id, self._options, self._members, self._layout, finished, is_over)
+        verdict = examine(join, self.run_id, self._options, self._members, self._layout, finished, is_over, now_ns)
+        if not isinstance(verdict, JoinRefused) and (objection := self._leasing.objection(join)) is not None:
+            verdict = JoinRefused(JoinRefusal.DATA_MISMATCH, objection)
         if isinstance(verdict, JoinRefused):
             self._outbox.log(JoinWasRefused(now_ns, join.learner, verdict.reason, verdict.detail))
             self._outbox.send_to(join.learner, join.incarnation, verdict)
             return
-        self._layout = verdict
         member = self._members.get(join.learner)
         same_process = member is not None and member.owns(join.incarnation)
-        if member is not None and same_process and member.is_present:
+        resumes = same_process and member is not None and member.is_present
+        if member is not None and same_process:
+            self._leasing.check(join, member.process_since)
+        if member is not None and resumes:
             member.move(MemberMove.RESUME)
             member.heard_ns = now_ns
             self._rounds.forget_asked(member)
@@ -249,15 +337,24 @@ class SyncerCore:
                 self._depart(member, DepartureReason.SUPERSEDED, now_ns)
             member = self._members.join(join.learner, now_ns)
             self._ledger.opened(join.learner)
-        self._outbox.log(LearnerJoined(now_ns, member.learner, member.incarnation, same_process))
-        self._welcome(member)
+        self._layout = verdict  # now, since without anybody there was none
+        if not resumes:
+            self._outbox.save()
+        said = (join.position, join.samples) if same_process else (0, 0)
+        self._outbox.log(LearnerJoined(now_ns, member.learner, member.incarnation, same_process, *said))
+        self._leasing.joined(member, join, not same_process, now_ns)
+        wanted, told = self._rounds.review(member, join.unsettled) if same_process else ((), ())
+        self._welcome(member, join.life, wanted)
+        for settled in told:
+            self._outbox.send_to(member.learner, member.incarnation, settled)
         self._proceed(now_ns)
 
-    def _welcome(self, member: Member) -> None:
+    def _welcome(self, member: Member, life: int, wanted: tuple[HandedOver, ...] = ()) -> None:
         if self._state is RunState.EMPTY:
             self._move(RunMove.SEEDER_FOUND)
             self._seeder = member
             self._rounds.notices.clear()
+        grants, exhausted = self._leasing.terms(member)
         welcome = Welcome(
             incarnation=member.incarnation,
             clock=self._members.clock,
@@ -266,6 +363,11 @@ class SyncerCore:
             seed=self._seeder is member,
             steps_before=member.steps_before,
             run_id=self.run_id,
+            life=self.life,
+            wanted=wanted,
+            versions_kept=self._lives.kept_since(life),
+            grants=grants,
+            exhausted=exhausted,
         )
         self._outbox.send_to(member.learner, member.incarnation, welcome)
         if self._state in (RunState.FINISHING, RunState.DRAINING):
@@ -283,6 +385,7 @@ class SyncerCore:
         self._is_seeded = True
         self._rounds.pace = Pace.SCHEDULED
         self._outbox.log(RunSeeded(now_ns, seeder.learner))
+        self._outbox.save()
         for notice in self.notices:
             self._outbox.act(Announce(Published(notice, self._members.clock)))
 
@@ -292,7 +395,7 @@ class SyncerCore:
         self._move(RunMove.SEEDER_LOST)
         for member in self._members.present():
             if member.state is MemberState.JOINING:
-                self._welcome(member)
+                self._welcome(member, self.life)
                 return
 
     # --------------------------------------------------------------------------------------------- being alive
@@ -309,24 +412,31 @@ class SyncerCore:
         if member is None:
             self._fence(progress.learner, progress.incarnation, "Progress", now_ns)
             return
+        self._leasing.check(progress, member.process_since)
         member.heard_ns = now_ns
         if member.state is MemberState.AWAY or self._state is RunState.FINISHED:
             return  # it speaks on a connection that is being torn down, or of what is closed
-        member.clock = max(member.clock, progress.clock)
+        self._leasing.reported(member, progress)
+        if progress.steps > member.steps:  # What is adopted between two steps counts with the next one.
+            member.clock = max(member.clock, progress.clock)
+        member.unsettled = progress.unsettled
         member.report(progress.tokens, progress.c_steps, progress.c_tokens)
         member.last = progress.last
         self._take_adoptions(member, progress, now_ns)
+        self.donations.begun(member, progress.recovered, now_ns)
         if progress.steps > 0:
             self._take_step(member, progress, now_ns)
         self._members.advance_clock()
         self._proceed(now_ns)
 
     def _take_step(self, member: Member, progress: Progress, now_ns: int) -> None:
-        if not member.is_live:
-            self._outbox.log(LearnerLive(now_ns, member.learner, member.incarnation))
+        if member.state is MemberState.JOINING:
+            recovered = Recovered.KEPT if member.steps > 0 else progress.recovered
+            self._outbox.log(LearnerLive(now_ns, member.learner, member.incarnation, recovered))
         elif progress.steps > member.steps:
             member.step_average.add(progress.step_ns)
         member.move(MemberMove.STEP)
+        member.is_expected = False
         self._ledger.trained(member.learner, member.count_tokens(progress.tokens))
         if progress.steps <= member.steps:  # the same boundary once more: what it had not said yet
             return
@@ -341,6 +451,8 @@ class SyncerCore:
                 progress.tokens,
                 progress.step_ns,
                 progress.loss,
+                progress.position,
+                progress.samples,
             )
         )
 
@@ -353,16 +465,25 @@ class SyncerCore:
         for notice in progress.adopted:
             if notice.fetch_ns > 0 and progress.steps > 0:
                 self._rounds.averages.fetch.add(notice.fetch_ns)
-            self._outbox.log(
-                FragmentAdopted(
-                    now_ns,
-                    member.learner,
-                    member.incarnation,
-                    notice.fragment,
-                    notice.version,
-                    notice.digest,
-                )
-            )
+            adopted = (notice.fragment, notice.version, notice.digest)
+            self._outbox.log(FragmentAdopted(now_ns, member.learner, member.incarnation, *adopted))
+
+    def _on_leaving(self, leaving: Leaving, now_ns: int) -> None:
+        """Ask for everything at once: nobody will wait for it any more."""
+        member = self._members.current(leaving.learner, leaving.incarnation)
+        if member is None:
+            self._fence(leaving.learner, leaving.incarnation, "Leaving", now_ns)
+            return
+        member.heard_ns = now_ns
+        if member.state is MemberState.AWAY or self._state is RunState.FINISHED:
+            return
+        member.move(MemberMove.LEAVE)
+        self._rounds.forget_asked(member)
+        self._outbox.log(LearnerLeaving(now_ns, member.learner, member.incarnation))
+        self._leasing.away(member)
+        self.donations.gone(member, now_ns)
+        self._outbox.send_to(member.learner, member.incarnation, Farewell(self._rounds.last_pulls(member)))
+        self._proceed(now_ns)
 
     def _on_leave(self, leave: Leave, now_ns: int) -> None:
         member = self._members.current(leave.learner, leave.incarnation)
@@ -379,6 +500,8 @@ class SyncerCore:
             return
         member.move(MemberMove.CONNECTION_LOST)
         self._outbox.log(LearnerAway(now_ns, member.learner, member.incarnation))
+        self._leasing.away(member)
+        self.donations.gone(member, now_ns)
         self._rounds.forget_asked(member)
         if member is self._seeder:
             self._replace_seeder()
@@ -387,16 +510,25 @@ class SyncerCore:
     def _depart(
         self, member: Member, reason: DepartureReason, now_ns: int, tokens_dropped: tuple[int, ...] = ()
     ) -> None:
-        quarantined = reason is DepartureReason.QUARANTINED
-        member.move(MemberMove.QUARANTINE if quarantined else MemberMove.DEPART)
+        pause_ns = 0
+        if reason is DepartureReason.QUARANTINED:
+            pause_ns = self._members.quarantine(member, now_ns)
+        else:
+            member.move(MemberMove.DEPART)
+        member.is_expected = False
+        self._outbox.save()
         if reason is not DepartureReason.LEFT:
             self._ledger.died(member.learner)
-            self._outbox.send_to(member.learner, member.incarnation, Fenced(reason))
-        self._outbox.log(LearnerDeparted(now_ns, member.learner, member.incarnation, reason, tokens_dropped))
+            self._outbox.send_to(member.learner, member.incarnation, self._fenced(member, reason, now_ns))
+        pause_ns = 0 if pause_ns == NEVER_NS else pause_ns
+        self._outbox.log(LearnerDeparted(now_ns, member.learner, member.incarnation, reason, tokens_dropped, pause_ns))
+        self._leasing.departed(member, in_order=reason is DepartureReason.LEFT)
+        self.donations.gone(member, now_ns)
         self._rounds.forget_asked(member)
         if member is self._seeder:
             self._replace_seeder()
         if not self._is_seeded and not self._members.present():
+            self._leasing.forget()
             self._layout = None  # nobody is left whose parameters it could hold: the next learner brings its own
 
     def _fence(self, learner: str, incarnation: int, message: str, now_ns: int) -> None:
@@ -408,7 +540,11 @@ class SyncerCore:
         elif member is not None and member.state is MemberState.QUARANTINED:
             reason = DepartureReason.QUARANTINED
         self._outbox.log(MessageIgnored(now_ns, learner, message, RefusalReason.STALE_INCARNATION))
-        self._outbox.send_to(learner, incarnation, Fenced(reason))
+        self._outbox.send_to(learner, incarnation, self._fenced(member, reason, now_ns))
+
+    def _fenced(self, member: Member | None, reason: DepartureReason, now_ns: int) -> Fenced:
+        is_out = member is not None and reason is DepartureReason.QUARANTINED
+        return Fenced(reason, self._members.retry_ns(member, now_ns) if is_out and member is not None else 0)
 
     def _on_evaluation(self, evaluation: Evaluation, now_ns: int) -> None:
         event = EvaluationReported(
@@ -421,25 +557,89 @@ class SyncerCore:
         )
         self._tally.evaluated(event)
         self._outbox.log(event)
+        if self._state is RunState.RUNNING:
+            self._going_back.judge(evaluation, now_ns)
+
+    @property
+    def wants_records(self) -> bool:
+        """Whether it has any use for ``Recorded``."""
+        return self._going_back.is_on
+
+    def _on_went_back(self, back: WentBack, now_ns: int) -> None:
+        self._going_back.went_back(back, now_ns)
+        self._proceed(now_ns)
 
     # --------------------------------------------------------------------------------------------- rounds
 
     def _proceed(self, now_ns: int) -> None:
         """Whatever follows from the present state: called after anything that may have changed it."""
         self._check_end(now_ns)
+        self.donations.proceed(now_ns)
         self._rounds.proceed(now_ns)
+        self._leasing.settle(self._members, self._rounds, now_ns)
+        if self._state is RunState.RUNNING:
+            self._deal(now_ns)
         if self._rounds.is_drained:
             self._end(now_ns)
 
+    def _deal(self, now_ns: int) -> None:
+        """Grant data to whoever needs some. When there is none left to train, collect what is trained; when that is
+        done, the run is over, unless some of it is to be trained again."""
+        self._leasing.top_up(self._members, now_ns)
+        is_on = self._leasing.is_idle(self._members)
+        if is_on != (self._rounds.pace is Pace.COLLECTING):
+            self._rounds.pace = Pace.COLLECTING if is_on else Pace.SCHEDULED
+            self._outbox.log(DataCollecting(now_ns, is_on))
+            self._rounds.proceed(now_ns)
+        if is_on and self._leasing.is_finished:
+            self._finish(EVERYTHING_TRAINED, now_ns)
+            self._proceed(now_ns)
+        elif is_on and self._rounds.is_collected:
+            if self._leasing.take_back_lost(self._members, self._rounds, now_ns):
+                self._deal(now_ns)
+            elif self._leasing.is_trained(self._members):
+                self._finish(f"{EVERYTHING_TRAINED}, and no more of it can be merged", now_ns)
+                self._proceed(now_ns)
+
     def _on_contribution(self, made: ContributionArrived, now_ns: int) -> None:
-        self._rounds.on_contribution(made, now_ns)
         member = self._members.current(made.learner, made.incarnation)
+        try:
+            self._leasing.check(made, 0 if member is None else member.process_since)
+        except RemoteProtocolError:
+            made = msgspec.structs.replace(made, defect=made.defect or RefusalReason.BAD_COUNTS)
+        if self._rounds.on_contribution(made, now_ns) and member is not None:
+            self._leasing.accepted(made, member.process_since)
         if member is not None and member.strikes >= self._options.strikes_max:
             self._depart(member, DepartureReason.QUARANTINED, now_ns)
         self._proceed(now_ns)
 
     def _on_committed(self, committed: Committed, now_ns: int) -> None:
+        merged = self._rounds.held_in(committed.round)
         self._rounds.on_committed(committed, now_ns)
+        self._leasing.reached(merged)
+        self._proceed(now_ns)
+
+    # --------------------------------------------------------------------------------------------- state of learners
+
+    def _on_state_wanted(self, wanted: StateWanted, now_ns: int) -> None:
+        member = self._members.current(wanted.learner, wanted.incarnation)
+        if member is None:
+            self._fence(wanted.learner, wanted.incarnation, "StateWanted", now_ns)
+        elif member.state is MemberState.JOINING:
+            member.heard_ns = now_ns
+            self.donations.want(member, wanted.failed, now_ns)
+            if self._state is not RunState.RUNNING:
+                self.donations.stop(now_ns)
+            self._proceed(now_ns)
+
+    def _on_state_declined(self, declined: StateDeclined, now_ns: int) -> None:
+        member = self._members.current(declined.learner, declined.incarnation)
+        if member is not None:
+            self.donations.declined(member, declined.ticket, now_ns)
+            self._proceed(now_ns)
+
+    def _on_state(self, message: StateComing | StateArrived | StateLost, now_ns: int) -> None:
+        self.donations.hear(message, now_ns)
         self._proceed(now_ns)
 
     # --------------------------------------------------------------------------------------------- the end
@@ -449,10 +649,11 @@ class SyncerCore:
             clock, tokens = self._members.clock, self._ledger.trained_total
             if 0 < self._tokens_max <= tokens:
                 self._finish(f"{tokens} tokens of {self._tokens_max} are trained", now_ns)
-            elif self._tokens_max == 0 and 0 < self._steps_max <= clock:
+            elif self._tokens_max == 0 and not self._leasing.ends_run and 0 < self._steps_max <= clock:
                 self._finish(f"{clock} steps of {self._steps_max} are done", now_ns)
         elif self._state is RunState.FINISHING and (
-            all(member.last for member in self._members.live()) or now_ns >= self._finish_until_ns
+            now_ns >= self._finish_until_ns
+            or not any(member.is_expected or (member.is_live and not member.last) for member in self._members)
         ):
             self._move(RunMove.DRAIN)
             self._finish_until_ns = NEVER_NS
@@ -464,14 +665,18 @@ class SyncerCore:
         self._tally.stop_watching(now_ns)
         self._rounds.pace = Pace.HELD
         self._finish_until_ns = now_ns + self._options.lease_ns + 2 * self._members.step_ns()
+        self._outbox.save()
         self._outbox.act(Announce(Finish()))
+        self.donations.stop(now_ns)
         self._outbox.log(RunFinishing(now_ns, self._members.clock, reason))
 
     def _on_end_run(self, end: EndRun, now_ns: int) -> None:
         if self._state is RunState.RUNNING:
+            self._is_stopped = True
             self._finish(end.reason, now_ns)
             self._proceed(now_ns)
         elif self._state in (RunState.EMPTY, RunState.SEEDING):
+            self._is_stopped = True
             self._end(now_ns)
 
     def _end(self, now_ns: int) -> None:
@@ -482,7 +687,9 @@ class SyncerCore:
         self._move(RunMove.END)
         self._rounds.stop()
         under_way = self._ledger.finish({member.learner: member.c_tokens for member in self._members.present()})
-        self._outbox.log(RunFinished(now_ns, self._members.clock, versions, under_way, self._ledger.status()))
+        ledger, data = self._ledger.status(), self._leasing.status()
+        self._outbox.log(RunFinished(now_ns, self._members.clock, versions, under_way, ledger, data))
+        self._outbox.save()
         self._outbox.act(Announce(Stop("the run has finished")))
         self._outbox.act(RunEnded())
 

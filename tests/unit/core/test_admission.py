@@ -102,9 +102,20 @@ def test_a_quarantined_learner_stays_out() -> None:
     members = Membership(options())
     member = members.join("a", now_ns=0)
     member.strikes = 3
-    member.move(MemberMove.QUARANTINE)
+    members.quarantine(member, 0)
     verdict = refused(join("a"), members=members)
-    assert verdict.reason is JoinRefusal.QUARANTINED
+    assert (verdict.reason, verdict.retry_ns) == (JoinRefusal.QUARANTINED, 60 * 10**9)
+    assert verdict.detail == "contributions of a were refused 3 times in a row; it may join again in 60 s"
+
+
+def test_a_learner_is_quarantined_for_good_if_the_pause_is_zero() -> None:
+    """C9"""
+    members = Membership(options(quarantine_s=0))
+    member = members.join("a", now_ns=0)
+    member.strikes = 3
+    members.quarantine(member, 0)
+    verdict = refused(join("a"), members=members)
+    assert (verdict.reason, verdict.retry_ns) == (JoinRefusal.QUARANTINED, 0)
     assert verdict.detail == "contributions of a were refused 3 times in a row; see the syncer's run log"
 
 

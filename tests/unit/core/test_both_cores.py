@@ -196,7 +196,13 @@ def test_stopped_and_continued_after_its_eviction_a_learner_rejoins_and_goes_on(
     pair.thaw("b")
     pair.holds_uploads.clear()
     pair.exchange()
-    assert pair.of(ContributionRefused)[-1].reason is RefusalReason.STALE_INCARNATION
+    refused = pair.of(ContributionRefused)
+    fenced = [event for event in refused if event.reason is RefusalReason.STALE_INCARNATION]
+    again = [event for event in refused if event not in fenced]  # handed over under the new number, it is the same
+    assert {event.incarnation for event in fenced} == {1} and {event.reason for event in again} == {
+        RefusalReason.DUPLICATE
+    }
+    assert [event.tokens for event in again] == [event.tokens for event in fenced]
     rejoined = pair.of(LearnerJoined)[-1]
     assert (rejoined.learner, rejoined.incarnation, rejoined.resumed) == ("b", 2, True)
     for _ in range(6):
@@ -204,8 +210,7 @@ def test_stopped_and_continued_after_its_eviction_a_learner_rejoins_and_goes_on(
     assert "b" in pair.of(FragmentCommitted)[-1].weights
     assert pair["b"].core.steps == 1 + 1 + 6  # its work went on where it was
     finish(pair)
-    fenced = sum(event.c_tokens for event in pair.of(ContributionRefused))
-    assert pair.ledger.refused == {"stale_incarnation": fenced / 2}
+    assert pair.ledger.refused == {"stale_incarnation": sum(event.c_tokens for event in fenced) / 2}
 
 
 def test_a_welcome_lost_with_the_connection_is_asked_for_again() -> None:

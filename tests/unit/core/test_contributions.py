@@ -23,7 +23,7 @@ from unlockstep.core.messages import (
 )
 from unlockstep.core.options import Late
 from unlockstep.core.reasons import RefusalReason, WindowReason
-from unlockstep.core.syncer import RunState
+from unlockstep.core.run_states import RunState
 
 # ----------------------------------------------------------------------------------------------- late
 
@@ -46,7 +46,7 @@ def test_a_late_contribution_counts_in_the_next_round_of_its_fragment(committed:
     assert [event.round for event in committed_events] == [0, 1, 2]
     assert set(committed_events[1].weights) == {"a"}
     assert set(committed_events[2].weights) == {"a", "b"}
-    assert Settled(0, 0, late=True, refusal=None) in stage.puppets["b"].heard
+    assert Settled(0, 0, late.tokens, late=True, refusal=None) in stage.puppets["b"].heard
     assert stage.ledger.merged_late == late.c_tokens / 2
 
 
@@ -88,7 +88,7 @@ def test_late_contributions_are_refused_where_the_run_says_so() -> None:
     stage, late = missed_round(late=Late.DROP)
     stage.tell(late)
     assert stage.refusals == [("b", RefusalReason.LATE)]
-    assert stage.puppets["b"].heard[-1] == Settled(0, 0, late=False, refusal=RefusalReason.LATE)
+    assert stage.puppets["b"].heard[-1] == Settled(0, 0, late.tokens, late=False, refusal=RefusalReason.LATE)
     assert late.payload in stage.released
     assert stage.ledger.refused == {"late": late.c_tokens / 2}
 
@@ -220,7 +220,7 @@ def test_a_defective_contribution_is_refused_and_the_others_are_merged(defect: R
     stage.contribute("c")
     (refused,) = stage.of(ContributionRefused)
     assert (refused.learner, refused.reason, refused.strikes, refused.c_tokens) == ("b", defect, 1, 20)
-    assert stage.puppets["b"].heard[-1] == Settled(0, 0, late=False, refusal=defect)
+    assert stage.puppets["b"].heard[-1] == Settled(0, 0, refused.tokens, late=False, refusal=defect)
     assert stage.of(RoundClosed)[0].participants == ("a", "c")
     assert stage.of(RoundClosed)[0].reason is WindowReason.EVERYONE_IN
     status = stage.core.status(stage.now_ns)

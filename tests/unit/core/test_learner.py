@@ -9,13 +9,25 @@ import pytest
 
 from support.core_builders import LEASE_NS, MS, STEP_NS, learner_core, options
 from support.learner_stage import LearnerStage, notice, only, seeding, sent, training
-from unlockstep.core.actions import Adopt, Discard, Done, Fetch, TakeSnapshot, Upload, UploadSeed
+from unlockstep.core.actions import (
+    Adopt,
+    Discard,
+    Done,
+    Fetch,
+    Forget,
+    ResetOptimizer,
+    Send,
+    TakeSnapshot,
+    Upload,
+    UploadSeed,
+)
 from unlockstep.core.errors import LocalProtocolError
 from unlockstep.core.ids import NEVER_NS, PROTOCOL_VERSION
 from unlockstep.core.learner import MOVES, LearnerMove, LearnerState
 from unlockstep.core.messages import (
     Connected,
     Disconnected,
+    Farewell,
     Fenced,
     FetchFailed,
     Finish,
@@ -25,6 +37,7 @@ from unlockstep.core.messages import (
     JoinRefused,
     Leave,
     LeaveRequested,
+    Leaving,
     Progress,
     Published,
     Pull,
@@ -82,7 +95,7 @@ def test_takes_no_step_before_it_holds_every_version() -> None:
     stage = LearnerStage()
     stage.tell(Connected())
     wanted = stage.welcome(version=5)
-    assert wanted == [Fetch(notice(0, 5)), Fetch(notice(1, 5))]
+    assert wanted == [Fetch(notice(0, 5)), Fetch(notice(1, 5)), Send(Heartbeat("a", 1))]
     assert not stage.core.may_step
     assert stage.fetched(0, 5, payload=8) == []
     assert not stage.core.may_step
@@ -117,7 +130,7 @@ def test_loads_the_newest_version_announced_while_it_was_loading() -> None:
 def test_waits_for_parameters_that_another_learner_seeds() -> None:
     stage = LearnerStage()
     stage.tell(Connected())
-    assert stage.welcome(version=-1) == []
+    assert only(Fetch, stage.welcome(version=-1)) == []
     assert stage.core.state is LearnerState.LOADING
     assert stage.publish(0, 0) == [Fetch(notice(0, 0))]
 
@@ -267,7 +280,7 @@ def test_heartbeats_go_on_while_the_model_is_loading() -> None:
 
 
 def test_without_a_connection_there_is_nothing_to_say() -> None:
-    stage = training()
+    stage = training(options(away_s_max=0))
     stage.tell(Disconnected())
     assert stage.core.next_deadline_ns() == NEVER_NS
     assert stage.wait(10 * LEASE_NS) == []
@@ -335,7 +348,7 @@ def test_versions_missed_while_away_are_fetched_after_the_welcome() -> None:
     stage = training()
     stage.tell(Disconnected())
     stage.tell(Connected())
-    assert stage.welcome(version=4) == [Fetch(notice(0, 4)), Fetch(notice(1, 4))]
+    assert only(Fetch, stage.welcome(version=4)) == [Fetch(notice(0, 4)), Fetch(notice(1, 4))]
 
 
 def test_a_fetch_broken_off_with_the_connection_is_started_again() -> None:
@@ -343,7 +356,7 @@ def test_a_fetch_broken_off_with_the_connection_is_started_again() -> None:
     stage.publish(0, 1)
     stage.tell(Disconnected())
     stage.tell(Connected())
-    assert stage.welcome(version=1) == [Fetch(notice(0, 1)), Fetch(notice(1, 1))]
+    assert only(Fetch, stage.welcome(version=1)) == [Fetch(notice(0, 1)), Fetch(notice(1, 1))]
 
 
 def test_a_learner_whose_lease_ended_joins_again_with_the_progress_it_has() -> None:
@@ -374,6 +387,66 @@ def test_a_learner_that_is_not_wanted_any_more_gives_up(reason: DepartureReason,
     stage = training()
     assert stage.tell(Fenced(reason)) == [Done(words, failed=True)]
     assert stage.core.state is LearnerState.DONE
+
+
+QUARANTINE = Fenced(DepartureReason.QUARANTINED, retry_ns=60 * 10**9)
+
+
+def test_a_quarantined_learner_begins_anew_at_the_next_boundary() -> None:
+    """C9, C25: with the syncer's parameters and without anything of its own, its optimizer's state included."""
+    stage = training()
+    stage.step()
+    stage.tell(Pull(0, 0))
+    assert stage.tell(QUARANTINE) == []  # a step is under way, and the model is its
+    assert stage.core.may_step
+    wanted = stage.step()
+    assert [type(action) for action in wanted] == [Forget, ResetOptimizer]
+    assert not stage.core.may_step
+    assert stage.tell(Disconnected()) == []
+    (joining,) = [action.message for action in only(Send, stage.tell(Connected()))]
+    assert isinstance(joining, Join)
+    assert (joining.incarnation, joining.run_id, joining.unsettled) == (0, "", ())
+    stage.welcome(incarnation=2, clock=30, version=5, steps_before=7)
+    for fragment in range(2):
+        stage.fetched(fragment, 5, payload=fragment)
+    assert all(action.load for action in stage.actions[-3:] if isinstance(action, Adopt))
+    assert stage.core.may_step
+    stage.step(tokens=10)
+    progress = stage.last_progress
+    assert (progress.steps, progress.tokens, progress.c_tokens, progress.overwritten) == (1, 10, (10, 10), (0, 0))
+
+
+def test_what_an_earlier_start_could_not_deliver_is_not_declared_by_the_next() -> None:
+    stage = training()
+    stage.step()
+    (upload,) = only(Upload, stage.tell(Pull(0, 0)))
+    stage.tell(QUARANTINE)
+    stage.step()
+    stage.tell(Connected())
+    stage.welcome(incarnation=2, version=5)
+    for fragment in range(2):
+        stage.fetched(fragment, 5, payload=fragment)
+    stage.tell(UploadFailed(upload.round, upload.fragment, upload.c_tokens, upload.tokens))
+    stage.step()
+    assert stage.last_progress.undelivered == ()
+
+
+def test_a_learner_that_is_told_to_connect_in_the_middle_of_its_last_step_joins_after_it() -> None:
+    stage = training()
+    stage.tell(QUARANTINE)
+    stage.tell(Disconnected())
+    assert stage.tell(Connected()) == []
+    (joining,) = [action.message for action in only(Send, stage.step())]
+    assert isinstance(joining, Join) and joining.incarnation == 0
+
+
+def test_a_start_that_may_not_join_yet_waits() -> None:
+    """C9"""
+    stage = LearnerStage()
+    stage.tell(Connected())
+    assert stage.tell(JoinRefused(JoinRefusal.QUARANTINED, "not yet", retry_ns=1)) == [ResetOptimizer()]
+    stage.tell(Disconnected())
+    assert len(only(Send, stage.tell(Connected()))) == 1
 
 
 # ----------------------------------------------------------------------------------------------- the end
@@ -472,15 +545,51 @@ def test_goodbye_ends_it_in_any_state(state: str) -> None:
         assert stage.tell(message) == []
 
 
-def test_leaving_declares_what_is_dropped() -> None:
+def test_who_leaves_hands_over_what_the_syncer_wants_and_declares_the_rest_dropped() -> None:
     """C23"""
     stage = training()
     stage.step()
     stage.tell(Pull(0, 0))
     stage.step()
+    assert sent(stage.tell(LeaveRequested()))[-1] == Leaving("a", 1)
+    assert not stage.core.may_step
+    wanted = stage.tell(Farewell((Pull(0, 0),)))
+    (made,) = only(Upload, wanted)
+    assert (made.round, made.fragment, made.c_steps, made.c_tokens, made.tokens) == (0, 0, 1, 10, 20)
+    assert sent(wanted)[-1] == Leave("a", 1, tokens_dropped=(0, 20))
+    assert wanted[-1] == Done("left the run", failed=False)
+
+
+def test_who_has_nothing_to_hand_over_leaves_at_once() -> None:
+    wanted = training().tell(LeaveRequested())
+    assert sent(wanted)[-1] == Leave("a", 1, tokens_dropped=(0, 0))
+
+
+def test_asked_to_leave_once_more_a_learner_does_not_wait_for_the_syncer() -> None:
+    stage = training()
+    stage.step()
+    stage.tell(Pull(0, 0))
+    stage.step()
+    stage.tell(LeaveRequested())
     wanted = stage.tell(LeaveRequested())
     assert sent(wanted)[-1] == Leave("a", 1, tokens_dropped=(10, 20))
     assert wanted[-1] == Done("left the run", failed=False)
+
+
+def test_a_pull_is_answered_while_leaving() -> None:
+    stage = training()
+    stage.step()
+    stage.tell(LeaveRequested())
+    assert len(only(Upload, stage.tell(Pull(0, 0)))) == 1
+
+
+def test_who_leaves_and_loses_its_connection_says_so_to_the_next_one() -> None:
+    stage = training()
+    stage.step()
+    stage.tell(LeaveRequested())
+    stage.tell(Disconnected())
+    stage.tell(Connected())
+    assert sent(stage.welcome())[-1] == Leaving("a", 1)
 
 
 def test_leaving_first_tells_what_was_not_said_yet() -> None:
@@ -492,16 +601,17 @@ def test_leaving_first_tells_what_was_not_said_yet() -> None:
     stage.step()
     stage.tell(Connected())
     stage.welcome()
-    progress, leave = sent(stage.tell(LeaveRequested()))
-    assert isinstance(progress, Progress) and isinstance(leave, Leave)
+    progress, leaving = sent(stage.tell(LeaveRequested()))
+    assert isinstance(progress, Progress) and isinstance(leaving, Leaving)
     assert (progress.steps, progress.tokens, progress.undelivered) == (2, 20, (Undelivered(0, 0, 10, 10),))
-    assert leave.tokens_dropped == (10, 20)
+    assert sent(stage.tell(Farewell(())))[-1] == Leave("a", 1, tokens_dropped=(10, 20))
 
 
-def test_leaving_without_a_connection_simply_ends() -> None:
+def test_leaving_without_a_connection_ends_when_nobody_waits_any_more() -> None:
     stage = training()
     stage.step()
     stage.tell(Disconnected())
+    assert stage.tell(LeaveRequested()) == []
     assert stage.tell(LeaveRequested()) == [Done("left the run", failed=False)]
 
 
@@ -518,3 +628,31 @@ def test_times_are_those_of_the_host() -> None:
     stage.tell(Pull(0, 0))
     stage.step()
     assert stage.last_progress.adopted[0].fetch_ns == 7 * MS
+
+
+def test_a_learner_trains_on_while_the_syncer_is_away_and_stops_when_that_lasts_too_long() -> None:
+    """C28"""
+    stage = training(options(away_s_max=60.0))
+    stage.tell(Disconnected())
+    stage.wait(30_000 * MS)
+    stage.step()
+    stage.tell(Connected())  # it answers, and goes away again before it has welcomed anybody
+    stage.tell(Disconnected())
+    assert stage.core.next_deadline_ns() == 60_000 * MS
+    stage.wait(59_999 * MS - stage.now_ns)
+    assert stage.core.may_step
+    (done,) = only(Done, stage.wait(1 * MS))
+    assert done.failed and done.is_alone
+    assert "the syncer has been away for 60 s (protocol.away_s_max); start this learner again when it is back" in str(
+        done
+    )
+
+
+def test_the_time_without_a_syncer_counts_anew_after_it_was_there() -> None:
+    stage = training(options(away_s_max=60.0))
+    stage.tell(Disconnected())
+    stage.wait(59_000 * MS)
+    stage.tell(Connected())
+    stage.welcome()
+    stage.tell(Disconnected())
+    assert only(Done, stage.wait(59_000 * MS)) == []

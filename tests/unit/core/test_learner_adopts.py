@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from support.core_builders import LEASE_NS, options
-from support.learner_stage import notice, only, training
+from support.learner_stage import LearnerStage, notice, only, training
 from unlockstep.core.actions import Adopt, Discard, Done, Fetch, TakeSnapshot, Upload
 from unlockstep.core.adoption import Adoption
 from unlockstep.core.messages import (
     Connected,
     Disconnected,
     FetchFailed,
+    GoneBack,
     Pull,
     Stop,
+    VersionNotice,
+    Welcome,
 )
 from unlockstep.core.options import Participation
 
@@ -215,7 +219,7 @@ def test_the_failure_of_a_fetch_given_up_long_ago_means_nothing() -> None:
     stage.tell(Disconnected())
     assert stage.tell(FetchFailed(0, 1)) == []
     stage.tell(Connected())
-    assert stage.welcome(version=1) == [Fetch(notice(0, 1)), Fetch(notice(1, 1))]
+    assert only(Fetch, stage.welcome(version=1)) == [Fetch(notice(0, 1)), Fetch(notice(1, 1))]
 
 
 def test_a_body_nobody_waits_for_is_discarded() -> None:
@@ -230,3 +234,72 @@ def test_every_body_fetched_is_adopted_or_discarded() -> None:
     stage.publish(1, 1)
     wanted = stage.tell(Stop("over"))
     assert wanted == [Discard(4), Done("over", failed=False)]
+
+
+# ----------------------------------------------------------------------------------------------- the run goes back
+
+
+def rolled_back(fragment: int, version: int) -> VersionNotice:
+    return msgspec.structs.replace(notice(fragment, version), void_below=version)
+
+
+def gone_back(version: int) -> GoneBack:
+    return GoneBack(tuple(rolled_back(fragment, version) for fragment in range(2)), 0)
+
+
+@pytest.mark.parametrize("adoption", list(Adoption))
+def test_when_the_run_goes_back_a_learner_loads_every_fragment_at_its_next_boundary(adoption: Adoption) -> None:
+    """C9: what it has made since counts as overwritten, also if it would carry it otherwise."""
+    stage = LearnerStage(adoption=adoption)
+    stage.tell(Connected())
+    stage.welcome(version=3)
+    for fragment in range(2):
+        stage.fetched(fragment, 3, payload=fragment)
+    stage.step()
+    stage.tell(gone_back(4))
+    for fragment in range(2):
+        stage.fetched(fragment, 4, payload=10 + fragment)
+    assert stage.core.may_step  # a step is under way
+    wanted = stage.step()
+    assert only(Adopt, wanted) == [Adopt(fragment, 4, 10 + fragment, load=True) for fragment in range(2)]
+    assert stage.core.may_step
+    assert stage.last_progress.overwritten == (20, 20)
+    assert stage.last_progress.c_tokens == (0, 0)
+
+
+def test_a_learner_takes_no_step_between_versions_of_before_and_after() -> None:
+    """C9"""
+    stage = training()
+    stage.tell(gone_back(1))
+    stage.fetched(0, 1, payload=4)
+    stage.step()
+    assert not stage.core.may_step
+    wanted = stage.fetched(1, 1, payload=5)
+    assert len(only(Adopt, wanted)) == 2
+    assert stage.core.may_step
+
+
+def test_who_has_missed_it_loads_with_whatever_version_it_hears_of_next() -> None:
+    stage = training()
+    stage.tell(Disconnected())
+    stage.tell(Connected())
+    later = tuple(msgspec.structs.replace(notice(fragment, 5), void_below=3) for fragment in range(2))
+    stage.tell(Welcome(1, 0, LEASE_NS, later, False, 0, "id"))
+    for fragment in range(2):
+        stage.fetched(fragment, 5, payload=fragment)
+    wanted = stage.step()
+    assert [action.load for action in only(Adopt, wanted)] == [True, True]
+
+
+def test_a_version_that_is_void_when_it_arrives_is_not_taken() -> None:
+    stage = training()
+    stage.publish(0, 1)  # is being fetched
+    stage.publish(1, 1)
+    stage.fetched(1, 1, payload=7)  # is here
+    wanted = stage.tell(gone_back(2))
+    assert Discard(7) in wanted
+    wanted = stage.fetched(0, 1, payload=8)
+    assert wanted == [Discard(8), Fetch(rolled_back(0, 2))]
+    stage.fetched(0, 2, payload=9)
+    stage.fetched(1, 2, payload=10)
+    assert [action.payload for action in only(Adopt, stage.step())] == [9, 10]

@@ -121,7 +121,7 @@ def test_asked_again_for_the_same_round_it_gives_what_came_since(meanwhile: str)
             stage.tell(Connected())
             stage.welcome()
         case "refused":
-            stage.tell(Settled(0, 0, late=False, refusal=RefusalReason.NON_FINITE))
+            stage.tell(Settled(0, 0, first.tokens, late=False, refusal=RefusalReason.NON_FINITE))
         case "failed":
             stage.tell(UploadFailed(0, 0, first.c_tokens, first.tokens))
     stage.tell(Pull(0, 0))

@@ -8,6 +8,7 @@ import pytest
 
 from support.core_builders import LEASE_NS, MS, STEP_NS, options
 from unlockstep.core.errors import LocalProtocolError
+from unlockstep.core.ids import NANOSECONDS_PER_SECOND as SECOND_NS
 from unlockstep.core.ids import NEVER_NS
 from unlockstep.core.membership import MOVES, PRESENT, Member, MemberMove, Membership, MemberState
 
@@ -58,8 +59,32 @@ def test_every_state_is_in_the_table_and_reachable_from_joining() -> None:
     assert reached == set(MemberState)
 
 
-def test_only_quarantine_is_final() -> None:
-    assert [state for state, moves in MOVES.items() if not moves] == [MemberState.QUARANTINED]
+def test_nothing_is_final() -> None:
+    """C9: how long a quarantine lasts is a matter of time, see ``out_until_ns``."""
+    assert all(MOVES.values())
+    assert MOVES[MemberState.QUARANTINED] == {MemberMove.JOIN: MemberState.JOINING}
+
+
+def test_every_quarantine_is_twice_as_long_up_to_a_maximum() -> None:
+    """C9"""
+    protocol = options(quarantine_s=60, quarantine_s_max=200)
+    assert [protocol.quarantine_ns(times) // SECOND_NS for times in (1, 2, 3, 4, 10_000)] == [60, 120, 200, 200, 200]
+    assert options(quarantine_s=0).quarantine_ns(1) == NEVER_NS
+
+
+def test_a_quarantine_is_remembered_by_the_next_life_of_the_syncer() -> None:
+    """C9, C25"""
+    members = Membership(options(quarantine_s=60))
+    member = members.join("a", 0)
+    assert members.quarantine(member, 5 * SECOND_NS) == 60 * SECOND_NS
+    others = Membership(options(quarantine_s=60))
+    others.restore(members.saved(), 0, 20 * SECOND_NS)
+    again = others.get("a")
+    assert again is not None
+    assert (again.state, others.retry_ns(again, 20 * SECOND_NS)) == (MemberState.QUARANTINED, 45 * SECOND_NS)
+    again = others.join("a", 65 * SECOND_NS)
+    assert (again.incarnation, again.strikes) == (2, 0)
+    assert others.quarantine(again, 70 * SECOND_NS) == 120 * SECOND_NS
 
 
 def test_whoever_holds_a_lease_can_lose_it() -> None:

@@ -46,7 +46,9 @@ def test_a_round_from_its_opening_to_its_commit() -> None:
 
     stage.commit()
     assert stage.acted(Announce)[-1].message == Published(VersionNotice(0, 1, "digest-0-1"), clock=2)
-    assert [stage.puppets[name].heard_of(Settled) for name in "abc"] == [[Settled(0, 0, late=False, refusal=None)]] * 3
+    assert [stage.puppets[name].heard_of(Settled) for name in "abc"] == [
+        [Settled(0, 0, each.tokens, late=False, refusal=None)] for each in made
+    ]
     (committed,) = stage.of(FragmentCommitted)
     assert committed.weights == pytest.approx({"a": 3 / 7, "b": 2 / 7, "c": 2 / 7})
     assert committed.tokens == 30 + 20 + 20

@@ -22,6 +22,7 @@ def held(learner: str, c_steps: int = 10, c_tokens: int = 100, round: int = 4, i
         c_tokens=c_tokens,
         tokens=100 * round,
         payload=1000 * round + 10 * ord(learner[0]) + incarnation,
+        process=1,
     )
 
 
@@ -135,3 +136,52 @@ def test_forgets_the_oldest_rounds_first() -> None:
         memory.open(number)
         memory.enter(number, "a", 1, number)
     assert [number for number in range(10_000) if number in memory] == [9997, 9998, 9999]
+
+
+# ----------------------------------------------------------------------------------------------- over lives
+
+
+def test_what_is_forgotten_of_it_may_be_entered_again() -> None:
+    memory = RoundMemory(8)
+    memory.open(4)
+    memory.enter(4, "a", 1, 100)
+    memory.forget(4, "a", 1, 100)
+    memory.forget(7, "a", 1, 100)  # nothing is known of it
+    assert memory.enter(4, "a", 1, 100) and not memory.enter(4, "a", 1, 100)
+
+
+def test_another_life_remembers_the_newest_rounds() -> None:
+    memory, again = RoundMemory(8), RoundMemory(8)
+    for number in range(6):
+        memory.open(number)
+        memory.enter(number, "a", 1, 10 * number)
+    again.restore(memory.saved(rounds_max=2))
+    assert [number for number in range(6) if number in again] == [4, 5]
+    assert not again.enter(5, "a", 1, 50) and again.enter(5, "a", 1, 51)
+
+
+def test_what_is_made_for_a_round_to_come_is_entered_once_before_it_opens_and_after() -> None:
+    """An earlier life had opened it, and died before that was saved."""
+    memory = RoundMemory(2)
+    memory.open(3)
+    memory.expect(range(4, 7))
+    assert [number for number in range(10) if number in memory] == [3, 4, 5, 6]
+    assert memory.enter(6, "a", 1, 100) and not memory.enter(6, "a", 1, 100)
+    for number in (4, 5):  # Rounds to come take no place of those that have opened.
+        memory.open(number)
+        assert number - 1 in memory
+    memory.open(6)
+    assert not memory.enter(6, "a", 1, 100)
+    assert [number for number in range(10) if number in memory] == [5, 6]
+
+
+def test_what_is_entered_for_a_round_to_come_outlives_another_death() -> None:
+    memory, again = RoundMemory(1), RoundMemory(1)
+    memory.open(3)
+    memory.expect(range(4, 7))
+    memory.enter(5, "a", 1, 100)
+    again.restore(memory.saved(rounds_max=1))
+    again.expect(range(4, 7))
+    assert again.has(5, "a", 1, 100) and 3 in again
+    again.open(4)
+    assert again.has(5, "a", 1, 100)

@@ -31,7 +31,7 @@ from unlockstep.core.messages import (
     Welcome,
 )
 from unlockstep.core.reasons import DepartureReason, JoinRefusal, RefusalReason, WindowReason
-from unlockstep.core.syncer import MOVES, RunMove, RunState
+from unlockstep.core.run_states import MOVES, RunMove, RunState
 
 VERSIONS_0 = (VersionNotice(0, 0, "digest-0-0"), VersionNotice(1, 0, "digest-1-0"))
 

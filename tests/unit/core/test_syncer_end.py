@@ -23,7 +23,7 @@ from unlockstep.core.ids import NEVER_NS
 from unlockstep.core.messages import EndRun, Finish, JoinRefused, Published, Pull, Settled, Stop, Undelivered, Welcome
 from unlockstep.core.options import Participation
 from unlockstep.core.reasons import DepartureReason, JoinRefusal, RefusalReason, WindowReason
-from unlockstep.core.syncer import RunState
+from unlockstep.core.run_states import RunState
 
 
 def announced(stage: SyncerStage) -> list[object]:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from support.core_builders import LEASE_NS, MS
+from support.core_builders import LEASE_NS, MS, STEP_NS
 from support.syncer_stage import SyncerStage, commit_rounds, running
+from unlockstep.checkers import imbalances
 from unlockstep.core.events import (
     ContributionRefused,
     FragmentCommitted,
     LearnerAway,
+    LearnerDeparted,
     LearnerJoined,
     RunSeeded,
 )
+from unlockstep.core.ids import NANOSECONDS_PER_SECOND as SECOND_NS
 from unlockstep.core.ids import NEVER_NS
 from unlockstep.core.messages import (
     Fenced,
@@ -273,13 +278,19 @@ def refuse(stage: SyncerStage, name: str, reason: RefusalReason) -> None:
     stage.contribute(name, defect=reason, payload=-1)
 
 
-def test_three_bad_contributions_in_a_row_and_a_learner_is_out() -> None:
-    """C9"""
-    stage = running("a", "b", quorum=2)
+def shut_out(**changes: Any) -> SyncerStage:
+    """``b`` has just had its third strike."""
+    stage = running("a", "b", quorum=2, **changes)
     stage.step("a")
     stage.step("b")
     for _ in range(3):
         refuse(stage, "b", RefusalReason.NON_FINITE)
+    return stage
+
+
+def test_three_bad_contributions_in_a_row_and_a_learner_is_out() -> None:
+    """C9"""
+    stage = shut_out(quarantine_s=0)
     assert [event.strikes for event in stage.of(ContributionRefused)] == [1, 2, 3]
     assert stage.departures == [("b", DepartureReason.QUARANTINED)]
     assert Fenced(DepartureReason.QUARANTINED) in stage.puppets["b"].heard
@@ -295,13 +306,63 @@ def test_three_bad_contributions_in_a_row_and_a_learner_is_out() -> None:
 
 
 def test_a_quarantined_learner_that_goes_on_talking_is_told_that_it_is_out() -> None:
-    stage = running("a", "b", quorum=2)
-    stage.step("a")
+    stage = shut_out()
+    stage.now_ns += STEP_NS
+    stage.heartbeat("b")
+    assert stage.puppets["b"].heard[-1] == Fenced(DepartureReason.QUARANTINED, retry_ns=60 * SECOND_NS - STEP_NS)
+
+
+def test_a_quarantine_ends_and_the_learner_begins_anew() -> None:
+    """C9: neither the process that was shut out nor another one under its name is let in before."""
+    stage = shut_out(quarantine_s=1.0)
+    (departed,) = stage.of(LearnerDeparted)
+    assert departed.pause_ns == SECOND_NS
+    under_way = stage.hand_over("b", round=0)
+    for incarnation in (1, 0):
+        answer = stage.join("b", incarnation=incarnation)
+        assert isinstance(answer, JoinRefused)
+        assert answer.retry_ns == SECOND_NS
+    for _ in range(9):
+        stage.now_ns += SECOND_NS // 10
+        stage.heartbeat("a")
+    assert isinstance(stage.join("b"), JoinRefused)
+    stage.now_ns += SECOND_NS // 10
+    answer = stage.join("b", incarnation=1)  # Its parameters are those that were refused.
+    assert isinstance(answer, JoinRefused) and answer.retry_ns > 0
+    answer = stage.join("b")
+    assert isinstance(answer, Welcome) and answer.incarnation == 2
+    assert not stage.of(LearnerJoined)[-1].resumed
+    stage.tell(under_way)
+    assert stage.of(ContributionRefused)[-1].reason is RefusalReason.STALE_INCARNATION
+    stage.step("b")
+    assert stage.states["b"] == "live"
+    assert stage.core.status(stage.now_ns).learners[1].strikes == 0
+    assert not list(imbalances(stage.ledger))
+
+
+def test_who_is_quarantined_again_stays_out_twice_as_long() -> None:
+    """C9"""
+    stage = shut_out(quarantine_s=1.0)
+    stage.now_ns += SECOND_NS
+    stage.heartbeat("a")
+    stage.join("b")
     stage.step("b")
     for _ in range(3):
         refuse(stage, "b", RefusalReason.NON_FINITE)
-    stage.heartbeat("b")
-    assert stage.puppets["b"].heard[-1] == Fenced(DepartureReason.QUARANTINED)
+    assert [event.pause_ns for event in stage.of(LearnerDeparted)] == [SECOND_NS, 2 * SECOND_NS]
+
+
+def test_strikes_outlive_a_process() -> None:
+    """C9: a supervisor that starts it again does not wipe them out."""
+    stage = running("a", "b", quorum=2)
+    stage.step("a")
+    stage.step("b")
+    for _ in range(2):
+        refuse(stage, "b", RefusalReason.NON_FINITE)
+    stage.join("b")
+    stage.step("b")
+    refuse(stage, "b", RefusalReason.NON_FINITE)
+    assert stage.states["b"] == "quarantined"
 
 
 def test_a_good_contribution_wipes_out_the_strikes() -> None:

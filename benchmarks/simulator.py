@@ -63,8 +63,7 @@ def protocol(hours: float, step_s: float) -> Row:
     for _ in world.play(tape.end_ns):
         happenings += 1
         if happenings % DRAIN_EVERY == 0:
-            steps += sum(isinstance(event, StepReported) for event in world.events)
-            world.events.clear()
+            steps += sum(isinstance(event, StepReported) for event in world.take_events())
     seconds = time.perf_counter() - started_s
     steps += sum(isinstance(event, StepReported) for event in world.events)
     share = steps * step_s / (LEARNERS * 3600 * hours)

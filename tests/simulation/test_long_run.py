@@ -8,8 +8,9 @@ from collections.abc import Callable
 from support.core_builders import MS, STEP_NS
 from support.learner_stage import notice, training
 from support.syncer_stage import SyncerStage, running
+from unlockstep.core.actions import Upload
 from unlockstep.core.events import FragmentCommitted
-from unlockstep.core.messages import Fetched, Published, Pull
+from unlockstep.core.messages import Fetched, HandedOver, Published, Pull, Settled
 
 ROUNDS = 10_000
 
@@ -77,9 +78,14 @@ def test_a_learner_does_not_grow() -> None:
     versions = iter(range(1, ROUNDS + 1))
 
     def advance() -> None:
+        """What it hands over is settled some time later."""
         version = next(versions)
         fragment = version % 2
-        stage.tell(Pull(2 * version + fragment, fragment))
+        round = 2 * version + fragment
+        stage.tell(Pull(round, fragment))
+        given = [HandedOver(each.round, each.fragment, each.tokens) for each in stage.of(Upload)]
+        for made in given:
+            stage.tell(Settled(made.round, made.fragment, made.tokens, late=False, refusal=None))
         stage.tell(Published(notice(fragment, version), version))
         stage.tell(Fetched(fragment, version, notice(fragment, version).digest, version))
         stage.step()

@@ -146,3 +146,19 @@ def test_learners_whose_steps_become_slower_and_faster_stay_in() -> None:
     for fragment in range(4):
         assert max(rounds_between_contributions(ring.events, "moody", fragment)) <= 4
     end(ring)
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.5])
+def test_of_ten_learners_and_a_quorum_of_four_each_is_merged_about_equally_often(spread: float) -> None:
+    """C32: a round closes with the first four, whoever they are: there is no order by name or by who joined first that
+    favours some, and who came late for a round counts in the fragment's next one. ``spread`` makes the last learner so
+    much slower than the first: then they differ by what they have done, not by whether they are taken."""
+    names = [f"learner-{number}" for number in range(10)]
+    step_ns = {name: round(STEP_NS * (1 + spread * number / 9)) for number, name in enumerate(names)}
+    ring = ring_of(settings(quorum=4, grace_factor=0.0, participation=Participation.LATEST), step_ns)
+    while len(of(FragmentCommitted, ring.events)) < 50 * FRAGMENTS:
+        ring.run(ring.clock.now_ns() + SECOND_NS)
+    commits = of(FragmentCommitted, ring.events)
+    taken = {name: sum(name in event.weights for event in commits) for name in names}
+    assert min(taken.values()) >= 0.8 * max(taken.values()), taken
+    end(ring)

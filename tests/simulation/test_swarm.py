@@ -15,8 +15,18 @@ import msgspec
 import pytest
 
 from unlockstep import tape as tapes
+from unlockstep.checkers import check
 from unlockstep.config import RunConfig
-from unlockstep.core.events import FragmentCommitted, RunFinished, RunSeeded
+from unlockstep.core.events import (
+    ContributionAccepted,
+    Event,
+    FragmentCommitted,
+    RunFinished,
+    RunSeeded,
+    SyncerResumed,
+)
+from unlockstep.core.messages import SyncerInput
+from unlockstep.core.run_states import RunState
 from unlockstep.core.syncer import SyncerCore
 from unlockstep.sim import story as stories
 from unlockstep.sim.swarm import JOINER, Outcome, Verdict, play
@@ -27,7 +37,7 @@ BLOCK = 25
 TAPES = sorted((Path(__file__).parent / "tapes").glob("*.toml"))
 
 STORIES_TWICE = (4, 12, 29, 105)
-"""Three of them start the syncer anew: it has two run logs then."""
+"""In three of them the syncer dies, and is started again."""
 
 
 def explain(outcome: Outcome) -> str:
@@ -78,7 +88,9 @@ def test_the_same_seed_gives_the_same_bytes_of_run_log_however_python_hashes(tmp
         folder.mkdir()
         logs.append(played_elsewhere(folder, hash_seed))
     assert logs[0] == logs[1]
-    assert len(set(logs[0].values())) == len(logs[0]) > len(STORIES_TWICE)
+    assert len(set(logs[0].values())) == len(logs[0]) == len(STORIES_TWICE)
+    resumed = [path for path in (tmp_path / "0").rglob("run.jsonl") if '"SyncerResumed"' in path.read_text()]
+    assert len(resumed) == 3
 
 
 # ----------------------------------------------------------------------------------------------- what is demanded
@@ -104,33 +116,46 @@ def quiet(*actions: tapes.Action, **changes: object) -> stories.Story:
 
 
 def test_a_joiner_takes_part_and_the_run_ends_in_order() -> None:
-    events = []
-    outcome = play(quiet(), record=lambda life, some: events.extend(some))
+    events: list[Event] = []
+    outcome = play(quiet(), record=events.extend)
     assert outcome.verdict is Verdict.PASSED, explain(outcome)
     assert any(JOINER in event.weights for event in events if isinstance(event, FragmentCommitted))
     assert isinstance(events[-1], RunFinished)
 
 
-def test_a_syncer_started_anew_begins_another_run_which_makes_progress() -> None:
+def test_a_syncer_that_is_started_again_goes_on_with_the_run() -> None:
     kill = tapes.Kill(at_ns=1_000_000_000, target=tapes.SYNCER)
     restart = tapes.Restart(at_ns=1_500_000_000, target=tapes.SYNCER)
-    seeded: list[int] = []
-    committed: list[int] = []
-
-    def record(life: int, events: object) -> None:
-        for event in events:  # type: ignore[attr-defined]
-            seeded.extend([life] * isinstance(event, RunSeeded))
-            committed.extend([life] * isinstance(event, FragmentCommitted))
-
-    outcome = play(quiet(kill, restart), record=record)
+    events: list[Event] = []
+    outcome = play(quiet(kill, restart), record=events.extend)
     assert outcome.verdict is Verdict.PASSED, explain(outcome)
-    assert seeded == [0, 1]
-    assert set(committed) == {0, 1}
+    assert [type(event) for event in events].count(RunSeeded) == 1
+    (resumed,) = [event for event in events if isinstance(event, SyncerResumed)]
+    committed = [event.at_ns for event in events if isinstance(event, FragmentCommitted)]
+    assert committed == sorted(committed) and committed[0] < resumed.at_ns < committed[-1]
+    assert check(events, quiet().config.protocol) == []
+
+
+def test_what_happened_last_and_was_not_saved_is_judged_too() -> None:
+    """A contribution that is accepted after the run has ended: nothing is saved after that."""
+
+    class Restless(SyncerCore):
+        def receive(self, message: SyncerInput, now_ns: int) -> None:
+            super().receive(message, now_ns)
+            if self.state is RunState.FINISHED:
+                made = ContributionAccepted(now_ns, 0, 0, "a", 1, 0, 0, 1, 1, 1, 1.0, True)
+                self._outbox.log(made)
+
+    def restless(config: RunConfig, run_id: str) -> SyncerCore:
+        return Restless(config.run.name, config.protocol, config.run.steps, config.run.tokens, run_id)
+
+    outcome = play(quiet(), make_core=restless)
+    assert (outcome.verdict, outcome.rule) == (Verdict.SAFETY, "contributions"), explain(outcome)
 
 
 def test_a_run_without_a_core_to_be_had_is_told_apart_from_one_that_fails() -> None:
     story = quiet(diverges={"a": 1, "b": 1})
-    protocol = msgspec.structs.replace(story.config.protocol, quorum=2)
+    protocol = msgspec.structs.replace(story.config.protocol, quorum=2, quarantine_s=0.0)
     local = msgspec.structs.replace(story.config.local, learners=2)
     config = msgspec.structs.replace(story.config, protocol=protocol, local=local)
     outcome = play(msgspec.structs.replace(story, config=config))

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 import numpy as np
 import pytest
 
 from support.ring_story import MS, SECOND_NS, STEP_NS, end, of, ring_of, settings, toy
 from unlockstep import tape as tapes
+from unlockstep.config import Durability, DurabilitySection
+from unlockstep.core.adoption import Adoption
 from unlockstep.core.events import (
     ContributionAccepted,
     ContributionRefused,
+    ContributionUndelivered,
+    FragmentAdopted,
     FragmentCommitted,
     LearnerAway,
     LearnerDeparted,
     LearnerJoined,
+    RoundOpened,
     RunSeeded,
     StepReported,
+    SyncerResumed,
 )
 from unlockstep.core.reasons import DepartureReason, RefusalReason
-from unlockstep.sim.network import SILENCE_NS, LinkModel
+from unlockstep.sim.network import SILENCE_NS, Costs, LinkModel
 from unlockstep.sim.weightless import WeightlessBackend, WeightlessFreight
 from unlockstep.sim.world import World
 
@@ -69,8 +76,12 @@ def test_a_step_takes_as_much_longer_as_its_learner_was_stopped() -> None:
 
 
 def test_a_slow_learner_is_slow_from_the_middle_of_its_step_on() -> None:
+    calm = ring_of(settings(), {"a": STEP_NS, "b": SECOND_NS})
+    calm.run(2 * SECOND_NS)
+    ends_ns = next(event.at_ns for event in of(StepReported, calm.events) if event.learner == "b")
+
     world = ring_of(settings(), {"a": STEP_NS, "b": SECOND_NS})
-    world.run(4 * MS + 20 * MS + SECOND_NS // 2)
+    world.run(ends_ns - SECOND_NS // 2)
     begun_ns = world.clock.now_ns()
     do(world, tapes.Slow(at_ns=0, target="b", factor=4.0))
     world.run(20 * SECOND_NS)
@@ -198,6 +209,7 @@ def test_a_process_of_a_run_that_was_lost_is_none_of_the_next_whatever_its_numbe
     world.run(2 * SECOND_NS)
     old = world.process("b")
     do(world, tapes.Kill(at_ns=0, target=tapes.SYNCER))
+    world.lose_disk()
     do(world, tapes.Replace(at_ns=0, target="b"))
     do(world, tapes.Restart(at_ns=0, target=tapes.SYNCER))
     world.run(10 * SECOND_NS)
@@ -240,26 +252,154 @@ def test_while_the_syncer_is_frozen_learners_train_on() -> None:
     end(world)
 
 
-def test_without_the_syncer_learners_train_on_and_when_it_returns_with_nothing_they_say_so() -> None:
+def die(world: World, away_ns: int = 0) -> None:
+    """The syncer is killed, and started again after a while."""
+    do(world, tapes.Kill(at_ns=0, target=tapes.SYNCER))
+    if away_ns:
+        world.run(world.clock.now_ns() + away_ns)
+    do(world, tapes.Restart(at_ns=0, target=tapes.SYNCER))
+
+
+def test_without_the_syncer_learners_train_on_and_when_it_returns_all_go_on_with_what_they_have() -> None:
+    """C34: versions go on from those that were published, and what was trained meanwhile is merged."""
+    world = ring_of(settings(adoption=Adoption.CARRY, lease_s=10.0), TWO)
+    world.run(2 * SECOND_NS)
+    before = {notice.fragment: notice.version for notice in world.core.notices}
+    die(world, 6 * SECOND_NS)
+    kept = {notice.fragment: notice.version for notice in world.core.notices}
+    assert all(kept[fragment] >= before[fragment] - 1 for fragment in before)  # one was being committed
+    assert all(world.process(name).steps >= 78 for name in TWO)
+    world.run(20 * SECOND_NS)
+    (resumed,) = of(SyncerResumed, world.events)
+    assert (resumed.life, dict(enumerate(resumed.versions))) == (2, kept)
+    assert of(LearnerDeparted, world.events) == [] and all(is_live(world, name) for name in TWO)
+    joins = [(event.incarnation, event.resumed) for event in of(LearnerJoined, world.events) if event.learner == "a"]
+    assert joins == [(1, False), (1, True)]
+    first = next(event for event in of(FragmentCommitted, world.events) if event.at_ns > resumed.at_ns)
+    assert first.tokens > 60 * 10  # what at least one of them has trained in six seconds
+    end(world)
+    ledger = world.core.status(world.clock.now_ns()).ledger
+    assert ledger.merged + ledger.merged_late == ledger.trained == 10 * sum(world.process(name).steps for name in TWO)
+
+
+def test_a_run_whose_syncer_dies_again_and_again_loses_no_token() -> None:
+    """C34: with contributions in the air, held, merging and merged and not yet told of, at every moment of a round."""
+    world = ring_of(settings(adoption=Adoption.CARRY, lease_s=10.0), TWO, Costs(save_ns=15 * MS))
+    for number in range(40):
+        world.run(world.clock.now_ns() + 3 * SECOND_NS + 7 * number * MS)
+        die(world, away_ns=number % 3 * SECOND_NS // 2)
+    world.run(world.clock.now_ns() + 10 * SECOND_NS)
+    assert [event.life for event in of(SyncerResumed, world.events)] == list(range(2, 42))
+    end(world)
+    ledger = world.core.status(world.clock.now_ns()).ledger
+    assert ledger.merged + ledger.merged_late == ledger.trained == 10 * sum(world.process(name).steps for name in TWO)
+    assert of(ContributionUndelivered, world.events) == []
+    assert not any(event.reason is not RefusalReason.DUPLICATE for event in of(ContributionRefused, world.events))
+
+
+def test_what_was_handed_over_for_a_round_that_had_opened_after_the_last_save_is_merged_once() -> None:
+    """The rounds open again, under their numbers, when they are due; the log knows nothing of the first time."""
+    world = ring_of(settings(quorum=2, adoption=Adoption.CARRY, lease_s=60.0), TWO)
+    world.run(2 * SECOND_NS)
+    do(world, tapes.Throttle(at_ns=0, target="b", mbit_per_s=1e-6))
+    world.run(3 * SECOND_NS)
+    waiting = {status.round: status.contributions for status in world.core.status(world.clock.now_ns()).rounds}
+    assert set(waiting.values()) == {("a",)}
+    die(world)
+    assert world.core.status(world.clock.now_ns()).rounds == ()
+    do(world, tapes.Throttle(at_ns=0, target="b", mbit_per_s=0))
+    world.run(10 * SECOND_NS)
+    for number in waiting:
+        assert [event.round for event in of(RoundOpened, world.events)].count(number) == 1
+        early = [
+            e for e in of(ContributionAccepted, world.events) if (e.round, e.learner, e.late) == (number, "a", True)
+        ]
+        assert len(early) == 1
+    end(world)
+    ledger = world.core.status(world.clock.now_ns()).ledger
+    assert ledger.merged + ledger.merged_late == ledger.trained
+
+
+def test_rounds_in_flight_begin_anew_under_their_numbers_and_what_they_held_is_merged_once() -> None:
+    """Bodies of b take for ever, so that rounds wait for it when the syncer dies; a hands over once more. That c joins
+    is saved, and with it what is in flight."""
+    world = ring_of(settings(quorum=2, lease_s=60.0), TWO)
+    world.run(2 * SECOND_NS)
+    do(world, tapes.Throttle(at_ns=0, target="b", mbit_per_s=1e-6))
+    world.run(3 * SECOND_NS)
+    do(world, tapes.Join(at_ns=0, target="c"))
+    world.run(3 * SECOND_NS + 10 * MS)
+    waiting = {status.round: status.contributions for status in world.core.status(world.clock.now_ns()).rounds}
+    assert any("a" in names for names in waiting.values())
+    die(world)
+    do(world, tapes.Throttle(at_ns=0, target="b", mbit_per_s=0))
+    assert {status.round for status in world.core.status(world.clock.now_ns()).rounds} == waiting.keys()
+    world.run(10 * SECOND_NS)
+    opened = [event.round for event in of(RoundOpened, world.events)]
+    assert [number for number in opened if opened.count(number) == 2] == 2 * sorted(waiting)
+    for number, names in waiting.items():
+        (merged,) = [event for event in of(FragmentCommitted, world.events) if event.round == number]
+        assert set(names) <= set(merged.weights)
+        taken = [(e.learner, e.tokens) for e in of(ContributionAccepted, world.events) if e.round == number]
+        assert all(taken.count((name, tokens)) == 2 for name, tokens in taken if name in names)
+    end(world)
+
+
+def test_what_is_lost_under_interval_is_at_most_so_many_commits_and_learners_load_what_is_left() -> None:
+    config = msgspec.structs.replace(
+        settings(lease_s=10.0), durability=DurabilitySection(mode=Durability.INTERVAL, interval_commits=40)
+    )
+    world = ring_of(config, TWO)
+    world.run(5 * SECOND_NS)
+    before = sum(notice.version for notice in world.core.notices)
+    die(world)
+    kept = {notice.fragment: notice.version for notice in world.core.notices}
+    assert 0 < before - sum(kept.values()) <= 40
+    lost = {name: world.process(name).loop._core.versions for name in TWO}
+    assert all(any(version > kept[p] for p, version in enumerate(versions)) for versions in lost.values())
+    world.run(7 * SECOND_NS)
+    assert all(is_live(world, name) for name in TWO)
+    (resumed,) = of(SyncerResumed, world.events)
+    for name in TWO:
+        again = [e for e in of(FragmentAdopted, world.events) if e.learner == name and e.at_ns > resumed.at_ns]
+        assert [event.version for event in again[:4]] == [kept[event.fragment] for event in again[:4]]
+    end(world)
+
+
+def test_a_syncer_that_has_lost_its_disk_begins_another_run_and_its_learners_say_so() -> None:
     """C34: nobody takes up the run with parameters of its own; what comes after is another run, seeded anew."""
     world = ring_of(settings(), TWO)
     world.run(2 * SECOND_NS)
     do(world, tapes.Kill(at_ns=0, target=tapes.SYNCER))
+    world.lose_disk()
     world.run(8 * SECOND_NS)
     assert world.process("a").steps >= 78
-    before = world.events
     do(world, tapes.Restart(at_ns=0, target=tapes.SYNCER))
     world.run(20 * SECOND_NS)
     for name in TWO:
         done = world.process(name).loop.done
         assert done is not None and done.failed and "lost the run's parameters" in done.reason
-    assert of(RunSeeded, world.events) == [] and len(world.lives) == 2 and before is world.lives[0].events
+    assert len(world.lives) == 2 and of(RunSeeded, world.events) == []
 
     for name in TWO:
         do(world, tapes.Restart(at_ns=0, target=name))
     world.run(25 * SECOND_NS)
-    assert len(of(RunSeeded, world.events)) == 1
+    assert len(of(RunSeeded, world.events)) == 1 and of(SyncerResumed, world.events) == []
     assert len(of(FragmentCommitted, world.events)) > 20
+    end(world)
+
+
+def test_whose_welcome_waits_for_saves_is_not_given_up_when_it_comes() -> None:
+    """The lease has begun with the question; the answer waits for the save under way, and for one more."""
+    config = settings(lease_s=0.5)
+    world = ring_of(config, {"a": STEP_NS, "b": 400 * MS}, Costs(save_ns=200 * MS))
+    world.run(3 * SECOND_NS)
+    do(world, tapes.Kill(at_ns=0, target="b"))
+    world.run(4 * SECOND_NS)
+    do(world, tapes.Restart(at_ns=0, target="b"))
+    world.run(10 * SECOND_NS)
+    assert is_live(world, "b")
+    assert [event.incarnation for event in of(LearnerJoined, world.events) if event.learner == "b"] == [1, 2]
     end(world)
 
 

@@ -87,7 +87,7 @@ def end(ring: World, transfer_ns: int | None = None) -> None:
     assert ring.ended, "the run does not end"
     if transfer_ns is None:
         costs = ring._costs
-        transfer_ns = max(costs.message_ns, costs.body_ns, costs.commit_ns)
+        transfer_ns = max(costs.message_ns, costs.body_ns, costs.commit_ns) + 2 * costs.save_ns
     found = check(ring.events, ring.config.protocol, transfer_ns=transfer_ns)
     assert found == [], found
     if ring.core.notices:

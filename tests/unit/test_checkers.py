@@ -29,10 +29,14 @@ from support.logs import (
 )
 from unlockstep.checkers import LIVENESS, RULES, SAFETY, Checkers, check, imbalances
 from unlockstep.checkers.rule import KEPT_MAX
+from unlockstep.core.data_book import Grant
 from unlockstep.core.events import (
     ContributionAccepted,
     ContributionRefused,
     ContributionUndelivered,
+    DataGranted,
+    DataOpened,
+    DataReturned,
     Event,
     FragmentAdopted,
     FragmentCommitted,
@@ -47,6 +51,7 @@ from unlockstep.core.events import (
     RunFinishing,
     RunSeeded,
     StepReported,
+    SyncerResumed,
     TokensOverwritten,
 )
 from unlockstep.core.options import Late, Participation
@@ -62,9 +67,26 @@ ADOPTED, OVERWRITTEN = event(FragmentAdopted), event(TokensOverwritten)
 STEPPED = event(StepReported, steps=3)
 
 
+def resumed(at: int, clock: int = 4, versions: tuple[int, ...] = (1, 1), life: int = 2) -> SyncerResumed:
+    return SyncerResumed(at * MS, life, clock, versions)
+
+
 def anew(*events: Event) -> list[Event]:
-    """The first half of the good log; then the syncer dies and starts anew."""
-    return [*until(470), *events]
+    """The first half of the good log, when nothing is in flight; then the syncer dies and is started again."""
+    return [*until(470), resumed(480), *events]
+
+
+def back(at: int, learner: str) -> LearnerJoined:
+    """It has lost its connection, and has not been given up."""
+    return joined(at, learner, resumed=True)
+
+
+def reopened(at: int) -> RoundOpened:
+    return RoundOpened(at * MS, 1, 1, clock=4, live=0, asked=())
+
+
+IN_FLIGHT = [*until(450), resumed(480, versions=(1, 0))]
+"""The syncer dies while round 1 is open, and holds what a has handed over for it."""
 
 
 def idle(steps: int) -> list[Event]:
@@ -102,8 +124,7 @@ def piled_up(count: int) -> list[Event]:
 BAD: dict[str, dict[str, list[Event]]] = {
     "time": {
         "a step of yesterday": changed(ADOPTED, at_ns=120 * MS),
-        "a step before anybody has joined again": anew(step(10, "a", 5)),
-        "a commit before a round has opened again": anew(committed(10, 2, {"a": 1.0}, 20)),
+        "another life before the end of the first": [*until(470), resumed(469)],
     },
     "incarnations": {
         "the first is not 1": changed(JOINED, incarnation=2),
@@ -130,7 +151,8 @@ BAD: dict[str, dict[str, list[Event]]] = {
         "one too few": [*THREE_STRIKES[:-1], departed(213, "b", DepartureReason.QUARANTINED)],
         "stays": [*THREE_STRIKES, step(300, "b", 3)],
         "gives still": [*THREE_STRIKES, accepted(220, 0, "b", 2, 2)],
-        "comes again": [*SHUT_OUT, joined(300, "b", 2)],
+        "comes again": [*SHUT_OUT, joined(60_212, "b", 2)],
+        "goes on": [*SHUT_OUT, joined(60_213, "b", 2, resumed=True)],
         "not counted": [*until(210), refused(211, 0)],
         "not forgiven": [*until(210), refused(211, 1), accepted(220, 0, "b", 2, 2), refused(230, 2)],
     },
@@ -146,6 +168,7 @@ BAD: dict[str, dict[str, list[Event]]] = {
         "too many in flight": with_after(OPENED, opened(200, 1, 2)),
         "a stranger is asked": changed(OPENED, asked=("a", "stranger")),
         "one is asked twice": changed(OPENED, asked=("a", "a")),
+        "begins anew and had been committed": anew(reopened(480)),
         "says fewer are live": changed(OPENED, live=1),
     },
     "opening": {
@@ -154,6 +177,8 @@ BAD: dict[str, dict[str, list[Event]]] = {
         "at a clock nobody has reached": changed(OPENED, clock=1000),
         "at a clock that has gone by": changed(event(RoundOpened, round=3), clock=4),
         "a clock goes back": changed(STEPPED, clock=1),
+        "a clock goes back with the syncer": [*until(470), resumed(480, clock=3)],
+        "another life begins at a clock nobody has reached": [*until(470), resumed(480, clock=40)],
         "the end comes at a clock nobody has reached": changed(event(RunFinishing), clock=1000),
         "the end was at another clock": changed(LAST, clock=4),
         "too late": [*until(100), step(200, "a", 2), step(300, "a", 3), opened(300, 0, 3)],
@@ -210,6 +235,14 @@ BAD: dict[str, dict[str, list[Event]]] = {
         "more than was trained": changed(ACCEPTED, c_tokens=21),
         "less than nothing": changed(ACCEPTED, c_tokens=-1),
         "after the end": [*GOOD, accepted(550, 3, "a", 1, 6, base=2)],
+        "merged, and once more in another life": anew(back(490, "a"), accepted(500, 1, "a", 4, 4, late=True)),
+        "for a round that no life can have opened": anew(
+            back(490, "a"), accepted(500, 99, "a", 1, 4, base=1, late=True)
+        ),
+        "held, and twice in another life": [
+            *(*IN_FLIGHT, reopened(480), back(490, "a")),
+            *(accepted(at, 1, "a", 4, 4) for at in (500, 501)),
+        ],
     },
     "staleness": {
         "no such version": changed(ACCEPTED, base_version=-1, staleness=1),
@@ -259,9 +292,15 @@ BAD: dict[str, dict[str, list[Event]]] = {
         "clock stays behind": changed(STEPPED, clock=1),
     },
     "restart": {
-        "seeded again": anew(joined(5, "a"), RunSeeded(6 * MS, "a")),
+        "seeded again": anew(back(485, "a"), RunSeeded(486 * MS, "a")),
         "seeded twice": with_after(COMMITTED, RunSeeded(240 * MS, "a")),
-        "committed again": anew(joined(5, "a"), live(100, "a"), opened(110, 0, 2), committed(120, 0, {"a": 1.0}, 20)),
+        "a version is lost": [*until(470), resumed(480, versions=(1, 0))],
+        "all versions are lost": [*until(470), resumed(480, versions=())],
+        "a version that nobody has committed": [*until(470), resumed(480, versions=(1, 2))],
+        "parameters that nobody has brought": [joined(0, "a"), resumed(1, clock=0, versions=(0, 0))],
+        "the same life once more": [*until(470), resumed(480, life=1)],
+        "a round that was in flight is left out": [*IN_FLIGHT, back(490, "a")],
+        "another round opens in its place": [*IN_FLIGHT, opened(490, 2, 4)],
     },
     "memory": {"held for ever": piled_up(20), "given unasked": piled_up(3)},
     "progress": {"a round without end": long_log(60, lambda round: "ab" if round < 5 else "")},
@@ -273,6 +312,25 @@ BAD: dict[str, dict[str, list[Event]]] = {
     "joining": {"never asked": long_log(60, lambda _: "a")},
 }
 """Rule -> what is wrong -> a log that breaks it, and perhaps others too."""
+
+
+def _of_data(*events: Event) -> list[Event]:
+    """a joins a run whose corpus of 4 is dealt out by twos."""
+    opened = DataOpened(0, 4, "corpus", epochs=1, chunk_sequences=2, stock_sequences=1)
+    return [LearnerJoined(0, "a", 1, False), opened, LearnerJoined(0, "b", 1, False), *events]
+
+
+_FIRST = DataGranted(0, "a", 1, (Grant(0, 0, 0, 2),))
+
+BAD["data"] = {
+    "granted to two": _of_data(_FIRST, DataGranted(0, "b", 1, (Grant(0, 0, 0, 2),))),
+    "a place left out": _of_data(DataGranted(0, "a", 1, (Grant(0, 0, 1, 2),))),
+    "a gap in the course": _of_data(_FIRST, DataGranted(0, "a", 1, (Grant(3, 0, 2, 4),))),
+    "returned by who has it not": _of_data(_FIRST, DataReturned(0, "b", 1, (Grant(0, 0, 0, 2),))),
+    "what was returned is passed over": _of_data(
+        _FIRST, DataReturned(0, "a", 1, _FIRST.grants), DataGranted(0, "b", 1, (Grant(0, 0, 2, 4),))
+    ),
+}
 
 
 def broken(log: list[Event], **settings: Any) -> set[str]:
@@ -369,33 +427,60 @@ def test_nobody_is_promised_a_part_under_fresh() -> None:
     assert check(BAD["taking_part"]["never asked"], fresh) == []
 
 
-# ------------------------------------------------------------------------------------------- a syncer that starts anew
+# --------------------------------------------------------------------------------------- a syncer that is started again
 
 
-def test_a_syncer_that_starts_anew_goes_on_from_what_it_has_published() -> None:
-    again = [joined(5, "a", 2, resumed=True), live(50, "a"), opened(60, 2, 6, ("a",))]
-    given = accepted(70, 2, "a", 1, 6, base=1)
-    end = closed(70, 2, ("a",), 10, 10, 0, WindowReason.NO_GRACE)
-    committed_next = committed(80, 2, {"a": 1.0}, 10)
-    once_more = [each if each is not given else msgspec.structs.replace(given, incarnation=2) for each in (given, end)]
-    lives = [msgspec.structs.replace(each, incarnation=2) if isinstance(each, LearnerLive) else each for each in again]
-    story = [
-        msgspec.structs.replace(each, live=1) if isinstance(each, RoundOpened | RoundClosed) else each
-        for each in (*lives, *once_more, committed_next)
+def once_more(*given: Event) -> list[Event]:
+    """Round 1 begins anew, is given this, and merges what a had handed over for it."""
+    return [
+        *(*IN_FLIGHT, reopened(480), back(490, "a"), back(490, "b"), *given),
+        RoundClosed(500 * MS, 1, 1, WindowReason.NO_GRACE, "closes", ("a",), 0, 20 * MS, 20 * MS, 0),
+        committed(510, 1, {"a": 1.0}, 40),
+        *(live(600, "a"), step(600, "a", 5), live(600, "b"), step(600, "b", 5)),
     ]
-    assert check(anew(*story), OPTIONS) == []
 
 
-def test_the_last_version_before_that_may_be_missing_from_the_log() -> None:
-    """It was published, and the syncer died before the event was written."""
-    log = anew(joined(5, "a"), live(100, "a"), adopted(110, "a", 0, 2))
+AGAIN = accepted(500, 1, "a", 4, 4)
+
+
+def test_a_run_goes_on_where_its_syncer_has_died() -> None:
+    """What was held and not merged is handed over again, and counts once."""
+    assert check(once_more(AGAIN), OPTIONS) == []
+
+
+def test_what_is_not_handed_over_again_is_not_merged() -> None:
+    assert "rounds" in broken(once_more())
+
+
+def test_a_contribution_for_a_round_that_opened_after_the_last_save_waits_until_it_opens_again() -> None:
+    early = accepted(495, 2, "a", 1, 4, base=1, late=True)
+    log = anew(
+        *(back(485, "a"), back(485, "b"), early),
+        *(live(496, "b"), step(496, "b", 5), live(497, "a"), step(497, "a", 5), step(500, "a", 6)),
+        opened(500, 2, clock=6),
+        accepted(510, 2, "b", 2, 5, base=1),
+        closed(510, 2, ("a", "b"), after=10, quorum=10, grace=0, reason=WindowReason.NO_GRACE),
+        committed(520, 2, {"a": 1 / 3, "b": 2 / 3}, 30),
+    )
     assert check(log, OPTIONS) == []
-    lost = [*log, opened(110, 2, 6, ("a",)), committed(120, 2, {"a": 1.0}, 20)]
-    assert "restart" in broken(lost)
+    assert "contributions" in broken([each for each in log if not isinstance(each, SyncerResumed)])
 
 
-def test_a_run_without_a_commit_may_be_seeded_again() -> None:
-    assert check([*until(1), joined(0, "b"), RunSeeded(1 * MS, "b")], OPTIONS) == []
+def test_a_run_without_parameters_may_be_resumed_and_seeded() -> None:
+    begun = [joined(0, "a"), resumed(1, clock=0, versions=()), back(2, "a"), RunSeeded(3 * MS, "a")]
+    assert check(begun, OPTIONS) == []
+
+
+def test_everybody_has_a_whole_lease_to_come_back() -> None:
+    gone = [departed(at, "b", DepartureReason.LEASE_EXPIRED) for at in (979, 980)]
+    assert "leases" in broken(anew(back(490, "a"), gone[0]))
+    assert "leases" not in broken(anew(back(490, "a"), gone[1]))
+
+
+def test_who_had_adopted_what_is_lost_may_load_everything_once_more_and_once_only() -> None:
+    again = anew(back(490, "a"), adopted(500, "a"))
+    assert check(again, OPTIONS) == []
+    assert broken([*again, adopted(501, "a")]) == {"adoption"}
 
 
 # ----------------------------------------------------------------------------------------------- the ledger by itself

@@ -1,8 +1,8 @@
 """The rules of the protocol, checked on the events of a run: a simulated one or a real one, whole or cut short.
 
 Decides which rules there are and how events reach them: each rule sees every event of its kinds before and after the
-history holds it. What a rule demands is in ``safety``, ``members``, ``books`` and ``liveness``; what the events amount
-to, in ``history``. Nothing here takes part in a run.
+history holds it. What a rule demands is in ``safety``, ``members``, ``books``, ``data`` and ``liveness``; what the
+events amount to, in ``history``. Nothing here takes part in a run.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any, get_args
 
 from unlockstep.checkers.books import Contributions, Memory, Staleness, Tokens, Weights, imbalances
+from unlockstep.checkers.data import Data
 from unlockstep.checkers.history import History
 from unlockstep.checkers.liveness import Joining, Progress, TakingPart
 from unlockstep.checkers.members import Leases, Members, Steps, Strikes
@@ -27,7 +28,7 @@ from unlockstep.checkers.safety import (
     Versions,
     Window,
 )
-from unlockstep.core.events import Event
+from unlockstep.core.events import Event, LossSpiked, RolledBack, SyncerResumed
 from unlockstep.core.options import ProtocolOptions
 
 __all__ = ["LIVENESS", "RULES", "SAFETY", "Allowance", "Checkers", "Violation", "check", "imbalances"]
@@ -52,6 +53,7 @@ _SAFETY: tuple[type[Checker], ...] = (
     Adoption,
     Restart,
     Memory,
+    Data,
 )
 _LIVENESS: tuple[type[Checker], ...] = (Progress, TakingPart, Joining)
 
@@ -105,17 +107,21 @@ class Checkers:
         """The next event of the run."""
         at_ns = event.at_ns
         if at_ns < self._now_ns:
-            self._start_anew(event)
+            self._time.goes_back(event)
         self._now_ns = self._history.now_ns = at_ns
+        if isinstance(event, SyncerResumed):
+            for checker in self._checkers:
+                checker.resume(event)
+        if isinstance(event, LossSpiked | RolledBack):
+            for checker in self._checkers:
+                checker.roll_back(event)
         for react in self._reactions[type(event)]:
             react(event)
 
-    def _start_anew(self, event: Event) -> None:
-        self._time.goes_back(event)
-        self.finish()
-        self._history.start_anew()
-        for checker in self._checkers:
-            checker.begin()
+    @property
+    def history(self) -> History:
+        """What the events so far have told."""
+        return self._history
 
     def finish(self) -> None:
         """No event follows: what is still going on is judged as far as it went."""

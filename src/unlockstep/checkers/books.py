@@ -17,10 +17,13 @@ from unlockstep.core.events import (
     FragmentCommitted,
     LearnerDeparted,
     LearnerJoined,
+    LossSpiked,
+    RolledBack,
     RoundEmpty,
     RoundOpened,
     RunFinished,
     StepReported,
+    SyncerResumed,
     TokensOverwritten,
 )
 from unlockstep.core.options import Late
@@ -50,7 +53,8 @@ class Contributions(Checker):
             self.find(f"{_whose(made)} is accepted after the end of the run")
         if made.fragment != made.round % self.options.fragments:
             self.find(f"{_whose(made)} is for fragment {made.fragment}")
-        if history.life == 0 and (history.round_newest is None or made.round > history.round_newest):
+        is_opened = history.round_newest is not None and made.round <= history.round_newest
+        if not is_opened and made.round not in history.expected:
             self.find(f"{_whose(made)} is for a round that was never opened")
         if history.is_entered(made):
             self.find(f"{_whose(made)} at {made.tokens} tokens is entered a second time")
@@ -61,7 +65,7 @@ class Contributions(Checker):
             self.find(
                 f"{_whose(made)} is {'late, but counted as on time' if is_late else 'on time, but counted as late'}"
             )
-        elif is_late and self.options.late is Late.DROP:
+        elif is_late and self.options.late is Late.DROP and made.learner not in history.leaving:
             self.find(f"{_whose(made)} is late and was not refused")
 
     def _committed(self, event: FragmentCommitted) -> None:
@@ -72,10 +76,11 @@ class Contributions(Checker):
 
 
 class Staleness(Checker):
-    """A contribution starts from a version that its fragment has had, at most ``staleness_max`` before the newest."""
+    """A contribution starts from a version that its fragment has had, at most ``staleness_max`` before the newest, and
+    not before one with which the run has gone back."""
 
     name = "staleness"
-    meaning = "no contribution is accepted from a version more than staleness_max behind the newest"
+    meaning = "no contribution is accepted from a version that is void or more than staleness_max behind the newest"
 
     def before(self) -> Reactions:
         return {ContributionAccepted: self._accepted}
@@ -87,8 +92,12 @@ class Staleness(Checker):
                 f"{self.options.staleness_max} are allowed"
             )
         history = self.history
-        if history.life == 0 and history.fragment_exists(made.fragment):
+        if history.fragment_exists(made.fragment):
             newest = history.versions[made.fragment]
+            if made.base_version < (void_below := history.void_below[made.fragment]):
+                self.find(
+                    f"{_whose(made)} starts from version {made.base_version}, but those before {void_below} are void"
+                )
             if made.staleness != newest - made.base_version:
                 self.find(f"{_whose(made)} starts from version {made.base_version} of {newest}, not as it says")
 
@@ -155,6 +164,14 @@ class Tokens(Checker):
         """Learners and fragments to look at once the step is known that has trained the tokens."""
         self._sums: Counter[str] = Counter()
 
+    def resume(self, event: SyncerResumed) -> None:
+        """What was accepted and not merged is with its learner again, or lost with it."""
+        for made in self.history.unmerged():
+            self._sums["accepted"] -= made.c_tokens
+            if self.history.is_of_present_process(made):
+                self._goes(made.learner, made.fragment, -made.c_tokens)
+        self._overwritten.clear()
+
     def before(self) -> Reactions:
         return {
             LearnerJoined: self._joined,
@@ -198,7 +215,7 @@ class Tokens(Checker):
         if gone is None or not self.history.fragment_exists(fragment):
             return
         trained = self._trained.get(learner, 0)
-        if gone[fragment] > trained and self.history.life == 0:
+        if gone[fragment] > trained:
             self.find(
                 f"{learner} has trained {trained} tokens, but {gone[fragment]} of fragment {fragment} are entered"
             )
@@ -245,7 +262,7 @@ class Tokens(Checker):
     def _finished(self, event: RunFinished) -> None:
         if event.tokens_under_way < 0:
             self.find(f"{event.tokens_under_way} tokens were under way at the end")
-        if event.ledger is None or self.history.life > 0:
+        if event.ledger is None:
             return
         for sentence in imbalances(event.ledger):
             self.find(sentence)
@@ -308,6 +325,19 @@ class Memory(Checker):
         self._joined: Counter[str] = Counter()
         self._held: Counter[tuple[str, int]] = Counter()
 
+    def resume(self, event: SyncerResumed) -> None:
+        self._void()
+
+    def roll_back(self, event: LossSpiked | RolledBack) -> None:
+        """Rounds that begin anew ask everybody once more."""
+        if isinstance(event, RolledBack):
+            self._void()
+
+    def _void(self) -> None:
+        for made in self.history.unmerged():
+            self._accepted[made.learner, made.fragment] -= 1
+        self._held.clear()
+
     def before(self) -> Reactions:
         return {
             RoundOpened: self._opened,
@@ -337,7 +367,7 @@ class Memory(Checker):
         self._held[key] += 1
         again = self._joined[made.learner] + self._asked_again[key]
         asked = self._rounds[made.fragment] + again
-        if self._accepted[key] > asked and self.history.life == 0:
+        if self._accepted[key] > asked:
             self.find(
                 f"{_whose(made)} is its {self._accepted[key]}th of the fragment, but it was asked {asked} times at most"
             )

@@ -4,8 +4,8 @@ Decides what is remembered of the events so far, for all rules together. Judges 
 taken in as far as it makes sense, and the rules see each event before and after that. Memory is bounded by the
 learners' names and by ``closed_rounds_max``, not by the length of the log.
 
-Each start of the syncer is a *life*: ``at_ns`` counts from its beginning. Rounds and members belong to a life, versions
-to the run.
+Each start of the syncer is a *life*. Its log goes on where the one before had saved it; what was in flight then is not
+any more, and nobody is connected.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ from unlockstep.core.events import (
     ContributionAccepted,
     ContributionRefused,
     ContributionUndelivered,
+    DataCollecting,
     FragmentAdopted,
     FragmentCommitted,
     LearnerAway,
     LearnerDeparted,
     LearnerJoined,
+    LearnerLeaving,
     LearnerLive,
+    LossSpiked,
+    RolledBack,
     RoundClosed,
     RoundEmpty,
     RoundOpened,
@@ -31,6 +35,7 @@ from unlockstep.core.events import (
     RunFinishing,
     RunSeeded,
     StepReported,
+    SyncerResumed,
 )
 from unlockstep.core.options import ProtocolOptions
 from unlockstep.core.reasons import NOT_ENTERED
@@ -104,37 +109,39 @@ class History:
     def __init__(self, options: ProtocolOptions) -> None:
         self.options = options
         self.now_ns = 0
-        self.life = 0
-        """How often the syncer has started anew."""
         self.is_seeded = False
         self.versions = [0] * options.fragments
         self.digests: list[OrderedDict[int, str]] = [OrderedDict() for _ in range(options.fragments)]
         """By fragment: version -> digest, of the newest versions."""
         self.step_ns = 0
         """The longest inner step reported."""
-        self._begin()
         self.reactions: dict[type[Any], Callable[[Any], None]] = {
+            SyncerResumed: self._resumed,
             RunSeeded: self._seeded,
             LearnerJoined: self._joined,
             LearnerLive: self._live,
             LearnerAway: self._away,
+            LearnerLeaving: self._leaving,
             LearnerDeparted: self._departed,
             StepReported: self._stepped,
+            DataCollecting: self._collecting,
             RoundOpened: self._opened,
             ContributionAccepted: self._accepted,
             ContributionRefused: self._refused,
             ContributionUndelivered: self._undelivered,
             RoundClosed: self._closed,
             FragmentCommitted: self._committed,
+            LossSpiked: self._spiked,
+            RolledBack: self._rolled_back,
             RoundEmpty: self._ended,
             FragmentAdopted: self._adopted,
             RunFinishing: self._finishing,
             RunFinished: self._finished,
         }
-
-    def _begin(self) -> None:
         self.learners: dict[str, Learner] = {}
         self.live: dict[str, Learner] = {}
+        self.leaving: set[str] = set()
+        """Present, and asked for all that they have."""
         self.rounds: dict[int, Round] = {}
         """Open or committing."""
         self.fragments_in_flight: dict[int, Round] = {}
@@ -145,20 +152,65 @@ class History:
         """At most the syncer's: the K-th highest that live learners have reported, or the highest of a round."""
         self.finishing_ns: int | None = None
         self.has_finished = False
-        self.entered: OrderedDict[int, set[tuple[str, int, int]]] = OrderedDict()
+        self.is_collecting = False
+        """Rounds open at any time, to collect what learners without data hold."""
+        self.may_skip_rounds = False
+        """The syncer had been at the end of the run when it died: rounds nobody has anything for may be left out."""
+        self.entered: dict[int, set[tuple[str, int, int]]] = {}
         """By round: learner, first incarnation of its process, and its tokens, of the contributions entered for it."""
-        self.committed_in_life: set[int] = set()
-        """Fragments of which this life has committed a version."""
+        self.expected = range(0)
+        """Rounds not opened yet, of which an earlier life of the syncer may have opened some after its last save."""
+        self.reopening: set[int] = set()
+        """Rounds that were in flight when the syncer died or the run went back, and have not begun anew."""
+        self.void_below = [0] * options.fragments
+        """By fragment: versions before this one are void, since the run has gone back behind them."""
+        self.is_going_back = False
+        """No round opens or closes: the run is about to go back to a record."""
 
-    def start_anew(self) -> None:
-        """Another life of the syncer begins."""
-        self.life += 1
-        self._begin()
+    def remembers(self, round: int) -> bool:
+        """Whether what is made for a round can be told from what has been entered for it."""
+        return round in self.entered or round in self.expected
+
+    def knows(self, learner: str, round: int, tokens: int) -> bool:
+        """Whether what the present process of a learner has handed over for a round, with so many tokens trained, has
+        been entered."""
+        process = self.learners[learner].process_since if learner in self.learners else 0
+        return (learner, process, tokens) in self.entered.get(round, ())
+
+    def unmerged(self) -> list[ContributionAccepted]:
+        """Accepted, and waiting to be merged."""
+        held = [made for collecting in self.rounds.values() for made in collecting.held]
+        return held + [made for waiting in self.late.values() for made in waiting]
+
+    def is_of_present_process(self, made: ContributionAccepted) -> bool:
+        learner = self.learners.get(made.learner)
+        return learner is not None and learner.process_since <= made.incarnation <= learner.incarnation
+
+    def _resumed(self, event: SyncerResumed) -> None:
+        for made in self.unmerged():
+            self.entered.get(made.round, set()).discard(self.key(made))
+        self._remember(self.options.rounds_saved_max)
+        newest = -1 if self.round_newest is None else self.round_newest
+        self.expected = range(newest + 1, newest + 1 + self.options.rounds_saved_max)
+        for name in list(self.live):
+            self._not_live(name)
+        self.reopening = set(self.rounds)
+        self.rounds.clear()
+        self.fragments_in_flight.clear()
+        self.late.clear()
+        self.may_skip_rounds = self.may_skip_rounds or not self.is_running
+        self.finishing_ns = None
+        self.has_finished = self.is_collecting = self.is_going_back = False
 
     @property
     def is_running(self) -> bool:
-        """Whether rounds open as they come due: the end has not been reached."""
+        """Whether the end has not been reached."""
         return self.finishing_ns is None and not self.has_finished
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether rounds open as they come due."""
+        return self.is_running and not self.is_collecting
 
     def fragment_exists(self, fragment: int) -> bool:
         return 0 <= fragment < self.options.fragments
@@ -183,17 +235,9 @@ class History:
             and learner.process_since <= refused.incarnation <= learner.incarnation
             and 0 <= refused.c_tokens <= refused.tokens
             and not self.has_finished
-            and refused.round in self.entered
+            and self.remembers(refused.round)
             and not self.is_entered(refused)
         )
-
-    def may_be_unlogged(self, adopted: FragmentAdopted) -> bool:
-        """Whether a version that the log does not hold may have been adopted: version 0, which nobody commits, or one
-        that was published just before the syncer died and started anew."""
-        if adopted.version == 0:
-            return True
-        is_newer = adopted.version > self.versions[adopted.fragment]
-        return is_newer and self.life > 0 and adopted.fragment not in self.committed_in_life
 
     def is_entered(self, made: ContributionAccepted | ContributionRefused | ContributionUndelivered) -> bool:
         """Whether this very contribution has been accepted, refused or declared undelivered before."""
@@ -213,6 +257,7 @@ class History:
             learner.clock = 0
         learner.incarnation = event.incarnation
         learner.is_present = True
+        self.leaving.discard(event.learner)
         self._not_live(event.learner)
 
     def _live(self, event: LearnerLive) -> None:
@@ -225,6 +270,10 @@ class History:
         learner = self.live.pop(name, None)
         if learner is not None:
             learner.live_ns = None
+
+    def _leaving(self, event: LearnerLeaving) -> None:
+        self._not_live(event.learner)
+        self.leaving.add(event.learner)
 
     def _away(self, event: LearnerAway) -> None:
         self._not_live(event.learner)
@@ -283,17 +332,24 @@ class History:
             return
         opened = Round(event, self.late.pop(event.fragment, []))
         self.rounds[event.round] = self.fragments_in_flight[event.fragment] = opened
-        self.round_newest = event.round
+        self.round_newest = event.round if self.round_newest is None else max(self.round_newest, event.round)
         self.clock = max(self.clock, event.clock)
-        self.entered[event.round] = set()
-        while len(self.entered) > self.options.rounds_remembered_max:
-            self.entered.popitem(last=False)
+        self.may_skip_rounds = self.may_skip_rounds and event.round in self.reopening
+        self.reopening.discard(event.round)
+        self.entered.setdefault(event.round, set())
+        self.expected = range(max(self.expected.start, event.round + 1), self.expected.stop)
+        self._remember(self.options.rounds_remembered_max)
+
+    def _remember(self, rounds_max: int) -> None:
+        if self.expected:
+            rounds_max += sum(round in self.expected for round in self.entered)
+        while len(self.entered) > rounds_max:
+            del self.entered[min(self.entered)]
 
     def _enter(self, made: ContributionAccepted | ContributionRefused | ContributionUndelivered) -> None:
         """Remember this contribution; not for longer than its round."""
-        entered = self.entered.get(made.round)
-        if entered is not None:
-            entered.add(self.key(made))
+        if self.remembers(made.round):
+            self.entered.setdefault(made.round, set()).add(self.key(made))
 
     def _accepted(self, event: ContributionAccepted) -> None:
         self._enter(event)
@@ -323,14 +379,28 @@ class History:
     def _committed(self, event: FragmentCommitted) -> None:
         self._ended(event)
         if self.fragment_exists(event.fragment):
-            self.committed_in_life.add(event.fragment)
             self._publish(event.fragment, event.version, event.digest)
 
+    def _spiked(self, event: LossSpiked) -> None:
+        self.is_going_back = event.record > 0
+
+    def _rolled_back(self, event: RolledBack) -> None:
+        """What was in flight is void; its rounds begin anew."""
+        self.is_going_back = False
+        self.reopening = set(self.rounds)
+        self.rounds.clear()
+        self.fragments_in_flight.clear()
+        self.late.clear()
+        for fragment, (version, digest) in enumerate(zip(event.versions, event.digests, strict=False)):
+            if self.fragment_exists(fragment):
+                self._publish(fragment, version, digest)
+                self.void_below[fragment] = version
+
     def _adopted(self, event: FragmentAdopted) -> None:
-        """The log may lack a version that was published just before the syncer died."""
+        """The log does not say what version 0 is."""
         if not self.fragment_exists(event.fragment) or event.version in self.digests[event.fragment]:
             return
-        if self.may_be_unlogged(event):
+        if event.version == 0:
             self._publish(event.fragment, event.version, event.digest)
 
     def _publish(self, fragment: int, version: int, digest: str) -> None:
@@ -342,8 +412,12 @@ class History:
             digests.popitem(last=False)
         self.versions[fragment] = max(self.versions[fragment], version)
 
+    def _collecting(self, event: DataCollecting) -> None:
+        self.is_collecting = event.is_on
+
     def _finishing(self, event: RunFinishing) -> None:
         self.finishing_ns = event.at_ns
 
     def _finished(self, event: RunFinished) -> None:
         self.has_finished = True
+        self.late.clear()  # Given up.

@@ -13,15 +13,20 @@ from unlockstep.core.events import (
     ContributionAccepted,
     ContributionRefused,
     ContributionUndelivered,
+    DataCollecting,
     FragmentCommitted,
     LearnerAway,
     LearnerDeparted,
     LearnerJoined,
+    LearnerLeaving,
     LearnerLive,
+    LossSpiked,
+    RolledBack,
     RoundEmpty,
     RoundOpened,
     RunFinishing,
     RunSeeded,
+    SyncerResumed,
 )
 from unlockstep.core.ids import seconds
 from unlockstep.core.options import Participation
@@ -53,11 +58,26 @@ class Progress(Checker):
         self._longest_ns = 0
         """What a round has lasted."""
 
+    def resume(self, event: SyncerResumed) -> None:
+        self.begin()
+
+    def roll_back(self, event: LossSpiked | RolledBack) -> None:
+        """Everybody loads: nothing is promised until they have."""
+        self.begin()
+
     def before(self) -> Reactions:
-        leaving = (LearnerAway, LearnerDeparted, LearnerJoined, ContributionRefused, ContributionUndelivered)
+        leaving = (
+            LearnerAway,
+            LearnerDeparted,
+            LearnerJoined,
+            LearnerLeaving,
+            ContributionRefused,
+            ContributionUndelivered,
+        )
         return {
             RunSeeded: self._seeded,
             RunFinishing: self._finishing,
+            DataCollecting: self._finishing,
             RoundOpened: self._opened,
             FragmentCommitted: self._ended,
             RoundEmpty: self._ended,
@@ -75,7 +95,7 @@ class Progress(Checker):
     def _ended(self, event: FragmentCommitted | RoundEmpty) -> None:
         history = self.history
         collecting = history.rounds.get(event.round)
-        if collecting is None or not history.is_running:
+        if collecting is None or not history.is_scheduled:
             return
         self._longest_ns = max(self._longest_ns, event.at_ns - collecting.opened_ns)
         steady = self._steady()
@@ -83,18 +103,18 @@ class Progress(Checker):
         self._judge_fragment(collecting.fragment, steady)
         self._ended_ns[collecting.fragment] = event.at_ns
 
-    def _leaves(self, event: LearnerAway | LearnerDeparted | LearnerJoined | Arrival) -> None:
+    def _leaves(self, event: LearnerAway | LearnerDeparted | LearnerJoined | LearnerLeaving | Arrival) -> None:
         if event.learner in self.history.live:
             self._judge()
 
-    def _finishing(self, event: RunFinishing) -> None:
+    def _finishing(self, event: RunFinishing | DataCollecting) -> None:
         self._judge()
 
     def finish(self) -> None:
         self._judge()
 
     def _judge(self) -> None:
-        if self.history.is_running:
+        if self.history.is_scheduled and not self.history.is_going_back:
             steady = self._steady()
             for collecting in self.history.rounds.values():
                 self._judge_round(collecting, steady)
@@ -179,12 +199,20 @@ class TakingPart(Checker):
     def begin(self) -> None:
         self._parts: dict[str, _Part] = {}
 
+    def resume(self, event: SyncerResumed) -> None:
+        self.begin()
+
+    def roll_back(self, event: LossSpiked | RolledBack) -> None:
+        """Everybody loads: nothing is promised until they have."""
+        self.begin()
+
     def before(self) -> Reactions:
         if self.options.participation is not Participation.LATEST:
             return {}
         return {
             RunFinishing: self._finishing,
-            **dict.fromkeys((LearnerAway, LearnerDeparted, LearnerJoined), self._leaves),
+            DataCollecting: self._finishing,
+            **dict.fromkeys((LearnerAway, LearnerDeparted, LearnerJoined, LearnerLeaving), self._leaves),
             **dict.fromkeys(ARRIVALS, self._gives),
         }
 
@@ -198,7 +226,7 @@ class TakingPart(Checker):
 
     def _opened(self, event: RoundOpened) -> None:
         fragment, live = event.fragment, self.history.live
-        if not self.history.is_running or not self.history.fragment_exists(fragment):
+        if not self.history.is_scheduled or not self.history.fragment_exists(fragment):
             return
         for name, part in self._parts.items():
             if part.chances[fragment] < 2:
@@ -221,13 +249,13 @@ class TakingPart(Checker):
         now_ns = self.history.now_ns
         waited_ns = now_ns - part.asked_ns[fragment]
         limit_ns = self.history.live[name].silence_ns(now_ns) + 2 * self.allowance.transfer_ns
-        if waited_ns > limit_ns and self.history.is_running:
+        if waited_ns > limit_ns and self.history.is_scheduled:
             self.find(
                 f"{name} is live and gives nothing to fragment {fragment} for {seconds(waited_ns)} after a round that "
                 f"should have asked it; the bound is {seconds(limit_ns)}"
             )
 
-    def _leaves(self, event: LearnerAway | LearnerDeparted | LearnerJoined) -> None:
+    def _leaves(self, event: LearnerAway | LearnerDeparted | LearnerJoined | LearnerLeaving) -> None:
         part = self._parts.get(event.learner)
         if part is not None:
             self._judge_all(event.learner, part)
@@ -237,7 +265,7 @@ class TakingPart(Checker):
         for fragment in range(self.options.fragments):
             self._judge(name, part, fragment)
 
-    def _finishing(self, event: RunFinishing) -> None:
+    def _finishing(self, event: RunFinishing | DataCollecting) -> None:
         self.finish()
 
     def finish(self) -> None:
@@ -258,14 +286,21 @@ class Joining(Checker):
         self._waiting: dict[str, int | None] = {}
         """Live, and has not given yet -> when the round opened that asks it."""
 
+    def resume(self, event: SyncerResumed) -> None:
+        self.begin()
+
+    def roll_back(self, event: LossSpiked | RolledBack) -> None:
+        """Everybody loads: nothing is promised until they have."""
+        self.begin()
+
     def before(self) -> Reactions:
         if self.options.participation is not Participation.LATEST:
             return {}
         return {
             RunFinishing: self._finishing,
+            DataCollecting: self._finishing,
             LearnerJoined: self._joined,
-            LearnerAway: self._leaves,
-            LearnerDeparted: self._leaves,
+            **dict.fromkeys((LearnerAway, LearnerDeparted, LearnerLeaving), self._leaves),
             **dict.fromkeys(ARRIVALS, self._gives),
         }
 
@@ -285,7 +320,7 @@ class Joining(Checker):
             self._waiting[event.learner] = None
 
     def _opened(self, event: RoundOpened) -> None:
-        if self._waiting and self.history.is_running:
+        if self._waiting and self.history.is_scheduled:
             for name, asked_ns in self._waiting.items():
                 if asked_ns is None and self.history.live[name].reports >= 1:
                     self._waiting[name] = event.at_ns
@@ -294,7 +329,7 @@ class Joining(Checker):
         if made.learner in self._waiting:
             self._forget(made.learner)
 
-    def _leaves(self, event: LearnerAway | LearnerDeparted) -> None:
+    def _leaves(self, event: LearnerAway | LearnerDeparted | LearnerLeaving) -> None:
         self._forget(event.learner)
         self._new.discard(event.learner)
 
@@ -305,7 +340,7 @@ class Joining(Checker):
 
     def _judge(self, name: str) -> None:
         asked_ns, now_ns = self._waiting[name], self.history.now_ns
-        if asked_ns is None or not self.history.is_running:
+        if asked_ns is None or not self.history.is_scheduled:
             return
         limit_ns = self.history.live[name].silence_ns(now_ns) + 2 * self.allowance.transfer_ns
         if now_ns - asked_ns > limit_ns:
@@ -314,7 +349,7 @@ class Joining(Checker):
                 f"asked it; the bound is {seconds(limit_ns)}"
             )
 
-    def _finishing(self, event: RunFinishing) -> None:
+    def _finishing(self, event: RunFinishing | DataCollecting) -> None:
         self.finish()
 
     def finish(self) -> None:

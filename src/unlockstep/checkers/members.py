@@ -19,8 +19,9 @@ from unlockstep.core.events import (
     RoundOpened,
     RunFinished,
     StepReported,
+    SyncerResumed,
 )
-from unlockstep.core.ids import seconds
+from unlockstep.core.ids import NEVER_NS, seconds
 from unlockstep.core.options import Participation
 from unlockstep.core.reasons import DepartureReason, RefusalReason
 
@@ -47,6 +48,12 @@ class Leases(Checker):
         """When something was said or handed over last."""
         self._away_ns: dict[str, int] = {}
         """Since when a lease runs that nothing but a contribution can renew."""
+
+    def resume(self, event: SyncerResumed) -> None:
+        """Everybody has a whole lease to come back."""
+        present = [name for name, learner in self.history.learners.items() if learner.is_present]
+        self._heard_ns = dict.fromkeys(present, event.at_ns)
+        self._away_ns = dict.fromkeys(present, event.at_ns)
 
     def before(self) -> Reactions:
         return {
@@ -95,14 +102,18 @@ class Leases(Checker):
 
 class Strikes(Checker):
     """A refusal that speaks against a learner that is a member is a strike, and an accepted contribution takes all of
-    its strikes back. With ``strikes_max`` it is shut out at once, not before, and for the rest of the run."""
+    its strikes back. With ``strikes_max`` it is shut out at once, not before: the n-th time for ``quarantine_s *
+    2^(n-1)``, at most ``quarantine_s_max``, or for good if that is 0. Then it may join, as a new process without
+    strikes."""
 
     name = "strikes"
-    meaning = "a learner is shut out with its last strike, not before, and for good"
+    meaning = "a learner is shut out with its last strike, not before, and stays out as long as it must"
 
     def begin(self) -> None:
         self._strikes: Counter[str] = Counter()
-        self._shut_out: set[str] = set()
+        self._out_until_ns: dict[str, int] = {}
+        """Of those that are shut out; ``NEVER_NS``: for good."""
+        self._times: Counter[str] = Counter()
 
     def before(self) -> Reactions:
         return {
@@ -133,15 +144,24 @@ class Strikes(Checker):
     def _departs(self, event: LearnerDeparted) -> None:
         if event.reason is not DepartureReason.QUARANTINED:
             return
-        self._shut_out.add(event.learner)
+        self._times[event.learner] += 1
+        pause_ns = self.options.quarantine_ns(self._times[event.learner])
+        self._out_until_ns[event.learner] = NEVER_NS if pause_ns == NEVER_NS else event.at_ns + pause_ns
         if self._strikes[event.learner] < self.options.strikes_max:
             self.find(
                 f"{event.learner} is shut out with {self._strikes[event.learner]} of {self.options.strikes_max} strikes"
             )
 
     def _joins(self, event: LearnerJoined) -> None:
-        if event.learner in self._shut_out:
-            self.find(f"{event.learner} joins, and was shut out")
+        until_ns = self._out_until_ns.pop(event.learner, None)
+        if until_ns is None:
+            return
+        self._strikes[event.learner] = 0
+        if event.at_ns < until_ns:
+            left = "for good" if until_ns == NEVER_NS else f"for another {seconds(until_ns - event.at_ns)}"
+            self.find(f"{event.learner} joins, and is shut out {left}")
+        elif event.resumed:
+            self.find(f"{event.learner} was shut out, and goes on with what it had")
 
 
 class Members(Checker):
@@ -163,7 +183,7 @@ class Members(Checker):
             self.find(f"{event.learner} joins as the {present}th member of {self.options.learners_max}")
 
     def _opened(self, event: RoundOpened) -> None:
-        if self.options.participation is not Participation.FRESH or not self.history.is_running:
+        if self.options.participation is not Participation.FRESH or not self.history.is_scheduled:
             return
         for name in event.asked:
             learner = self.history.live.get(name)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from unlockstep.checkers.history import History
+from unlockstep.core.events import LossSpiked, RolledBack, SyncerResumed
 
 KEPT_MAX = 100
 """Violations of one rule that are kept; more are only counted."""
@@ -56,7 +57,13 @@ class Checker:
         self.begin()
 
     def begin(self) -> None:
-        """A life of the syncer begins: nothing is remembered of the one before."""
+        """Nothing has happened yet."""
+
+    def resume(self, event: SyncerResumed) -> None:
+        """Another life of the syncer begins; the history is still that of the one before."""
+
+    def roll_back(self, event: LossSpiked | RolledBack) -> None:
+        """The run is about to go back, or has; the history is still that from before."""
 
     def before(self) -> Reactions:
         """What to do with which events, when the history does not hold them yet."""
@@ -67,7 +74,7 @@ class Checker:
         return {}
 
     def finish(self) -> None:
-        """A life of the syncer ends: the log is over, or goes on with the next one."""
+        """The log is over."""
 
     def find(self, sentence: str) -> None:
         """The rule is broken now."""

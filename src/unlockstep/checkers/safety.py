@@ -12,16 +12,17 @@ from collections.abc import Iterable
 from unlockstep.checkers.rule import Checker, Reactions
 from unlockstep.core.events import (
     ContributionAccepted,
-    EvaluationReported,
+    DataCollecting,
     Event,
     FragmentAdopted,
     FragmentCommitted,
-    JoinWasRefused,
     LearnerAway,
     LearnerDeparted,
     LearnerJoined,
+    LearnerLeaving,
     LearnerLive,
-    MessageIgnored,
+    LossSpiked,
+    RolledBack,
     RoundClosed,
     RoundEmpty,
     RoundOpened,
@@ -29,6 +30,7 @@ from unlockstep.core.events import (
     RunFinishing,
     RunSeeded,
     StepReported,
+    SyncerResumed,
     TokensOverwritten,
 )
 from unlockstep.core.ids import seconds
@@ -36,21 +38,15 @@ from unlockstep.core.reasons import WindowReason
 
 
 class Time(Checker):
-    """``at_ns`` never goes back, except where a syncer starts anew; then somebody joins, or is turned away, before
-    anything else can happen."""
+    """``at_ns`` never goes back, whichever life of the syncer tells it."""
 
     name = "time"
-    meaning = "time goes on; where it goes back, a syncer has started anew and every learner joins again"
-
-    BEGINNINGS = (LearnerJoined, JoinWasRefused, MessageIgnored, EvaluationReported, RunFinished)
+    meaning = "time never goes back"
 
     def goes_back(self, event: Event) -> None:
-        """The event is earlier than the one before it; the history is still that of the life before."""
-        if not isinstance(event, self.BEGINNINGS):
-            self.find(
-                f"time goes back from {seconds(self.history.now_ns)} to {seconds(event.at_ns)} at {_kind(event)}, "
-                "which is nothing a syncer can begin with"
-            )
+        """The event is earlier than the one before it."""
+        now = seconds(self.history.now_ns)
+        self.find(f"time goes back from {now} to {seconds(event.at_ns)} at {_kind(event)}")
 
 
 class Incarnations(Checker):
@@ -65,14 +61,15 @@ class Incarnations(Checker):
         return {
             LearnerJoined: self._joined,
             StepReported: self._stepped,
-            **dict.fromkeys((LearnerLive, LearnerAway, LearnerDeparted, ContributionAccepted), self._acts),
+            **dict.fromkeys((LearnerLive, LearnerAway, LearnerLeaving, LearnerDeparted), self._acts),
+            ContributionAccepted: self._acts,
             **dict.fromkeys((FragmentAdopted, TokensOverwritten), self._acts),
         }
 
     def _joined(self, event: LearnerJoined) -> None:
         known = self.history.learners.get(event.learner)
         if known is None:
-            if self.history.life == 0 and (event.incarnation != 1 or event.resumed):
+            if event.incarnation != 1 or event.resumed:
                 self.find(f"{event.learner} joins for the first time as incarnation {event.incarnation}")
             return
         newest = known.incarnation
@@ -80,7 +77,8 @@ class Incarnations(Checker):
             self.find(f"{event.learner} joins as incarnation {event.incarnation} after {newest}")
 
     def _acts(
-        self, event: LearnerLive | LearnerAway | LearnerDeparted | ContributionAccepted | FragmentAdopted
+        self,
+        event: LearnerLive | LearnerAway | LearnerLeaving | LearnerDeparted | ContributionAccepted | FragmentAdopted,
     ) -> None:
         known = self.history.learners.get(event.learner)
         if known is None or not known.is_present:
@@ -93,6 +91,8 @@ class Incarnations(Checker):
 
     def _stepped(self, event: StepReported) -> None:
         live = self.history.live.get(event.learner)
+        if event.learner in self.history.leaving:
+            return
         if live is None or live.incarnation != event.incarnation:
             self.find(f"a step of incarnation {event.incarnation} of {event.learner}, which is not live")
 
@@ -112,11 +112,13 @@ class Rotation(Checker):
         history, number = self.history, event.round
         if event.fragment != number % self.options.fragments:
             self.find(f"round {number} is opened for fragment {event.fragment} of {self.options.fragments}")
-        newest = history.round_newest
-        if newest is None:
-            follows = number == 0 or history.life > 0 or not history.is_running
+        newest, may_skip = history.round_newest, not history.is_scheduled or history.may_skip_rounds
+        if number in history.reopening:
+            follows = True
+        elif newest is None:
+            follows = number == 0 or may_skip
         else:
-            follows = number == newest + 1 or (number > newest and not history.is_running)
+            follows = number == newest + 1 or (number > newest and may_skip)
         if not follows:
             self.find(f"round {number} is opened after round {'none' if newest is None else newest}")
         if len(history.rounds) >= self.options.rounds_in_flight_max:
@@ -143,10 +145,8 @@ class Opening(Checker):
     meaning = "a round opens when it is due and there is room for it, neither before nor after"
 
     def begin(self) -> None:
-        is_first = self.history.life == 0
-        self._due = self.options.interval_steps if is_first else None
-        """P times the clock at which the next round is due; None: unknown, in a new life before its first round."""
-        self._is_exact = is_first
+        self._due = self.options.interval_steps
+        """P times the clock at which the next round is due."""
         self._since_ns: int | None = None
         """Since when a round should have been opened."""
         self._clocks: dict[str, tuple[int, int]] = {}
@@ -154,19 +154,29 @@ class Opening(Checker):
         self._highest: dict[str, int] = {}
         """Learner -> the highest clock it has reported."""
 
+    def resume(self, event: SyncerResumed) -> None:
+        self._since_ns = None
+        self._look_at_clock("the run is resumed", event.clock)
+
+    def roll_back(self, event: LossSpiked | RolledBack) -> None:
+        if not self.history.is_going_back:
+            self._judge()
+        self._since_ns = None
+
     def before(self) -> Reactions:
         return {
             StepReported: self._stepped,
             RoundOpened: self._opened,
+            DataCollecting: self._collecting,
             RunFinishing: self._finishing,
             RunFinished: self._finished,
         }
 
     def after(self) -> Reactions:
-        changes = (StepReported, FragmentCommitted, RoundEmpty, RoundOpened, LearnerLive)
+        changes = (StepReported, FragmentCommitted, RoundEmpty, RoundOpened, LearnerLive, DataCollecting)
         return {
             **dict.fromkeys(changes, self._look),
-            **dict.fromkeys((LearnerJoined, LearnerAway, LearnerDeparted), self._look_again),
+            **dict.fromkeys((LearnerJoined, LearnerAway, LearnerLeaving, LearnerDeparted), self._look_again),
         }
 
     def _stepped(self, event: StepReported) -> None:
@@ -178,23 +188,26 @@ class Opening(Checker):
             self._highest[event.learner] = event.clock
 
     def _opened(self, event: RoundOpened) -> None:
+        if event.round in self.history.reopening:
+            return
         self._look_at_clock(f"round {event.round} opens", event.clock)
         if not self.history.is_running:
             return
         self._judge()
         fragments, interval = self.options.fragments, self.options.interval_steps
         position, due = event.clock * fragments, self._due
-        if due is not None and self._is_exact and position < due:
+        if position < due and not self.history.is_collecting:
             self.find(f"round {event.round} opens at step {event.clock}, but is due at step {-(-due // fragments)}")
-        keeps_rhythm = due is not None and 0 <= position - due < fragments
-        self._is_exact = due is not None
-        self._due = (due if keeps_rhythm and due is not None else position) + interval
+        newest = self.history.round_newest
+        for _ in range(event.round - (-1 if newest is None else newest)):  # ... those passed over included
+            keeps_rhythm = 0 <= position - self._due < fragments
+            self._due = (self._due if keeps_rhythm else position) + interval
 
     def _look_at_clock(self, what: str, clock: int) -> None:
         history = self.history
         if clock < history.clock:
             self.find(f"{what} at step {clock}, but the clock is at {history.clock}")
-        elif history.life == 0 and clock > 0 and self._reached(clock) < self.options.quorum:
+        elif clock > 0 and self._reached(clock) < self.options.quorum:
             self.find(f"{what} at step {clock}, which fewer than {self.options.quorum} have reached")
 
     def _reached(self, clock: int) -> int:
@@ -202,13 +215,8 @@ class Opening(Checker):
         return sum(highest >= clock for highest in self._highest.values())
 
     def _look(self, event: object) -> None:
-        history, due = self.history, self._due
-        if (
-            self._since_ns is None
-            and due is not None
-            and history.clock * self.options.fragments >= due
-            and self._may_open()
-        ):
+        history = self.history
+        if self._since_ns is None and history.clock * self.options.fragments >= self._due and self._may_open():
             self._since_ns = history.now_ns
 
     def _look_again(self, event: object) -> None:
@@ -220,7 +228,9 @@ class Opening(Checker):
         number = 0 if history.round_newest is None else history.round_newest + 1
         return (
             bool(history.live)
-            and history.is_running
+            and history.is_scheduled
+            and not history.is_going_back
+            and not history.reopening
             and len(history.rounds) < self.options.rounds_in_flight_max
             and number % self.options.fragments not in history.fragments_in_flight
         )
@@ -234,6 +244,9 @@ class Opening(Checker):
                 number = 0 if newest is None else newest + 1
                 self.find(f"round {number} was due for {seconds(waited_ns)} and could have opened at once")
             self._since_ns = None
+
+    def _collecting(self, event: DataCollecting) -> None:
+        self._judge()
 
     def _finishing(self, event: RunFinishing) -> None:
         self._look_at_clock("the run is to end", event.clock)
@@ -308,10 +321,18 @@ class Window(Checker):
     """A round stays open until its quorum is in and then for its grace window at most, which is never longer than
     ``grace_cap_steps``, or gamma times tau, of the longest inner step reported. The rounds of the end wait for everyone
     they have asked: learners have a lease and two steps to report their last, and then another lease to hand over. A
-    host may call ``allowance.timer_ns`` late."""
+    host may call ``allowance.timer_ns`` late. While the run is about to go back to a record, no round closes; if that
+    cannot be had, they go on."""
 
     name = "window"
     meaning = "no round stays open past its quorum and its grace window"
+
+    def begin(self) -> None:
+        self._held_up: set[int] = set()
+        """Rounds that were open when the run was about to go back, and did not."""
+
+    def roll_back(self, event: LossSpiked | RolledBack) -> None:
+        self._held_up = set(self.history.rounds) if isinstance(event, LossSpiked) else set()
 
     def before(self) -> Reactions:
         return {RoundClosed: self._closed, RunFinishing: self._look}
@@ -334,7 +355,7 @@ class Window(Checker):
             self.find(f"round {event.round} closes {seconds(limit_ns - event.open_ns)} before its grace has ended")
         if self.history.finishing_ns is not None:
             limit_ns = max(limit_ns, self._last_ns() - collecting.opened_ns)
-        if event.open_ns > limit_ns + self.allowance.timer_ns:
+        if event.open_ns > limit_ns + self.allowance.timer_ns and event.round not in self._held_up:
             self.find(f"round {event.round} stayed open {seconds(event.open_ns - limit_ns)} past its limit")
 
     def _grace_ns_max(self) -> int:
@@ -350,8 +371,9 @@ class Window(Checker):
 
     def _look(self, event: object = None) -> None:
         """At rounds that are open still."""
-        for collecting in self.history.rounds.values():
-            if collecting.closed_ns is None and collecting.quorum_ns is not None:
+        for collecting in () if self.history.is_going_back else self.history.rounds.values():
+            is_held_up = collecting.number in self._held_up
+            if collecting.closed_ns is None and collecting.quorum_ns is not None and not is_held_up:
                 limit_ns = collecting.quorum_ns + self._grace_ns_max()
                 if self.history.finishing_ns is not None:
                     limit_ns = max(limit_ns, self._last_ns())
@@ -364,7 +386,8 @@ class Window(Checker):
 
 
 class Quorum(Checker):
-    """A round closes, and commits, with contributions of at least K learners made for this very round."""
+    """A round closes, and commits, with contributions of at least K learners made for this very round. When all data is
+    trained and what learners hold is collected, and in the last rounds of a run, those that came late count too."""
 
     name = "quorum"
     meaning = "no round closes or commits below its quorum of K contributions"
@@ -372,9 +395,22 @@ class Quorum(Checker):
     def before(self) -> Reactions:
         return {RoundClosed: self._look, FragmentCommitted: self._look}
 
+    def begin(self) -> None:
+        self._collected: set[int] = set()
+        """Rounds that have closed when no later one would have counted what came late."""
+
     def _look(self, event: RoundClosed | FragmentCommitted) -> None:
         collecting = self.history.rounds.get(event.round)
-        if collecting is not None and len(collecting.on_time) < self.options.quorum:
+        givers = {made.learner for made in collecting.held} if collecting is not None else set()
+        is_last = self.history.is_collecting or self.history.finishing_ns is not None
+        is_collected = isinstance(event, RoundClosed) and is_last
+        if is_collected and len(givers) >= self.options.quorum:
+            self._collected.add(event.round)
+        if isinstance(event, FragmentCommitted) and event.round in self._collected:
+            self._collected.remove(event.round)
+        elif event.round in self._collected:
+            return
+        elif collecting is not None and len(collecting.on_time) < self.options.quorum:
             self.find(
                 f"round {event.round} {'closes' if isinstance(event, RoundClosed) else 'commits'} with "
                 f"{len(collecting.on_time)} of {self.options.quorum} contributions"
@@ -382,14 +418,25 @@ class Quorum(Checker):
 
 
 class Versions(Checker):
-    """The first commit of a fragment makes version 1, and each one after that the next. The run ends with these
-    versions."""
+    """The first commit of a fragment makes version 1, and each one after that the next. When the run goes back, every
+    fragment gets its next version, none is left out, and no commit is under way. The run ends with these versions."""
 
     name = "versions"
-    meaning = "the version of a fragment rises by one with every commit"
+    meaning = "the version of a fragment rises by one with every commit, and when the run goes back"
 
     def before(self) -> Reactions:
-        return {FragmentCommitted: self._committed, RunFinished: self._finished}
+        return {FragmentCommitted: self._committed, RolledBack: self._rolled_back, RunFinished: self._finished}
+
+    def _rolled_back(self, event: RolledBack) -> None:
+        history = self.history
+        expected = [version + 1 for version in history.versions]
+        if list(event.versions) != expected:
+            self.find(f"the run goes back with versions {list(event.versions)}, not {expected}")
+        if not history.is_going_back:
+            self.find(f"the run goes back to record {event.record} without a reason")
+        for number, collecting in sorted(history.rounds.items()):
+            if collecting.closed_ns is not None:
+                self.find(f"the run goes back while round {number} commits")
 
     def _committed(self, event: FragmentCommitted) -> None:
         history, fragment = self.history, event.fragment
@@ -397,39 +444,51 @@ class Versions(Checker):
             self.find(f"fragment {fragment} of {self.options.fragments} is committed")
             return
         newest = history.versions[fragment]
-        is_first_of_life = history.life > 0 and fragment not in history.committed_in_life
-        if event.version != newest + 1 and not is_first_of_life:
+        if event.version != newest + 1:
             self.find(f"version {event.version} of fragment {fragment} is committed after version {newest}")
 
     def _finished(self, event: RunFinished) -> None:
-        if event.versions and self.history.life == 0 and list(event.versions) != self.history.versions:
+        if event.versions and list(event.versions) != self.history.versions:
             self.find(f"the run ends with versions {list(event.versions)}, but committed {self.history.versions}")
 
 
 class Restart(Checker):
-    """A version that was committed or adopted before the syncer died is not made a second time after it has started
-    anew, and neither is version 0 (it is only if nothing had been committed). A version may be missing from the log, if
-    it was published just before the syncer died."""
+    """When another life of the syncer takes the run up, it begins with the newest version of every fragment that was
+    committed, and what has its parameters is not seeded again. Rounds that were in flight begin anew before anything
+    else happens."""
 
     name = "restart"
-    meaning = "nothing that was published is lost when the syncer starts anew"
+    meaning = "nothing that was published is lost when the syncer is started again"
+
+    def begin(self) -> None:
+        self._life = 1
+
+    def resume(self, event: SyncerResumed) -> None:
+        kept, versions = list(event.versions), self.history.versions
+        if event.life <= self._life:
+            self.find(f"life {event.life} of the syncer follows life {self._life}")
+        self._life = event.life
+        if self.history.is_seeded and kept != versions:
+            self.find(f"the run is resumed with versions {kept}, but {versions} were published before")
+        if not self.history.is_seeded and kept:
+            self.find(f"the run is resumed with versions {kept}, and had no parameters before")
 
     def before(self) -> Reactions:
-        return {RunSeeded: self._seeded, FragmentCommitted: self._committed}
+        others = (LearnerJoined, LearnerDeparted, RunFinishing, RunFinished)
+        return {RunSeeded: self._seeded, RoundOpened: self._opened, **dict.fromkeys(others, self._look)}
 
     def _seeded(self, event: RunSeeded) -> None:
-        if self.history.is_seeded and (self.history.life == 0 or any(self.history.versions)):
+        if self.history.is_seeded:
             self.find(f"the run is seeded again by {event.learner}, after versions {self.history.versions}")
 
-    def _committed(self, event: FragmentCommitted) -> None:
-        history, fragment = self.history, event.fragment
-        if history.life > 0 and history.fragment_exists(fragment) and fragment not in history.committed_in_life:
-            newest = history.versions[fragment]
-            if event.version <= newest:
-                self.find(
-                    f"version {event.version} of fragment {fragment} is committed after the syncer has started anew, "
-                    f"but version {newest} was published before"
-                )
+    def _opened(self, event: RoundOpened) -> None:
+        if event.round not in self.history.reopening:
+            self._look(event)
+
+    def _look(self, event: object) -> None:
+        for number in sorted(self.history.reopening):
+            self.find(f"round {number} was in flight when the syncer died, and does not begin anew")
+        self.history.reopening.clear()
 
 
 class Adoption(Checker):
@@ -446,6 +505,19 @@ class Adoption(Checker):
         """(fragment, version) -> the syncer's clock at the commit, at least, of the newest ones."""
         self._clock: dict[str, int] = {}
         """Learner -> what its clock must have reached."""
+        self._may_load_again: set[tuple[str, int]] = set()
+
+    def roll_back(self, event: LossSpiked | RolledBack) -> None:
+        """The same of a learner that had adopted what is void."""
+        self._let_all_load_again()
+
+    def resume(self, event: SyncerResumed) -> None:
+        """A learner that had adopted what is lost loads all versions once more, those too that it has."""
+        self._let_all_load_again()
+
+    def _let_all_load_again(self) -> None:
+        names = self.history.learners
+        self._may_load_again = {(name, fragment) for name in names for fragment in range(self.options.fragments)}
 
     def before(self) -> Reactions:
         return {
@@ -481,7 +553,7 @@ class Adoption(Checker):
         digest = digests.get(version)
         if digest is None:
             is_forgotten = bool(digests) and version < next(iter(digests))
-            if not is_forgotten and not history.may_be_unlogged(event):
+            if not is_forgotten and version > 0:
                 self.find(f"{event.learner} adopts version {version} of fragment {fragment}, which was not committed")
         elif digest != event.digest:
             self.find(
@@ -490,7 +562,9 @@ class Adoption(Checker):
             )
         key = event.learner, fragment
         before = self._newest.get(key, -1)
-        if version <= before:
+        if version == before and key in self._may_load_again:
+            self._may_load_again.discard(key)
+        elif version <= before:
             self.find(f"{event.learner} adopts version {version} of fragment {fragment} after version {before}")
         self._newest[key] = version
         committed_at = self._committed_at.get((fragment, version), 0)

@@ -12,11 +12,11 @@ import os
 import signal
 import threading
 import time
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,7 +27,6 @@ from unlockstep.cli.output import Every, counted, print_json, wide_console
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from unlockstep.config import RunConfig
     from unlockstep.core.events import Event
     from unlockstep.sim.cargo import Freight
     from unlockstep.sim.story import Story
@@ -63,8 +62,7 @@ def swarm(
     run_dir: Annotated[
         Path | None,
         typer.Option(
-            help="With --seed or --story: write run.jsonl and config.toml here, for unlockstep report; every further "
-            "life of the syncer has a folder life-2, life-3, ... in it. New or empty."
+            help="With --seed or --story: write run.jsonl and config.toml here, for unlockstep report. New or empty."
         ),
     ] = None,
     canary: Annotated[
@@ -153,34 +151,27 @@ def _said(outcome: Outcome, name: str = "") -> str:
 def _replay(name: str, story: Story, canary: str | None, run_dir: Path | None, console: Console, as_json: bool) -> int:
     import msgspec
 
-    from unlockstep.cli.life_folders import refuse_used, report_lines
+    from unlockstep.cli.run_folder import new_run_log
+    from unlockstep.cli.simulated_run import refuse_used, report_line
     from unlockstep.sim.swarm import play
 
     if run_dir is not None:
         refuse_used(run_dir)
-    lives: defaultdict[int, list[Event]] = defaultdict(list)
     make_core, freight = _parts(canary)
-    outcome = play(story, make_core=make_core, freight=freight, record=lambda life, events: lives[life].extend(events))
-    folders = [] if run_dir is None else _write(run_dir, story.config, lives)
+    events: list[Event] = []
+    outcome = play(story, make_core=make_core, freight=freight, record=events.extend)
+    if run_dir is not None:
+        with new_run_log(run_dir, story.config) as log:
+            log.write(events)
     if as_json:
-        print_json({"story": name, **msgspec.to_builtins(outcome), "run_folders": [str(folder) for folder in folders]})
+        folder = None if run_dir is None else str(run_dir)
+        print_json({"story": name, **msgspec.to_builtins(outcome), "run_folder": folder})
     else:
         counts = f"{counted(outcome.happenings, 'happening')}, {counted(outcome.commits, 'commit')}"
-        for line in (_said(outcome, name), counts, *report_lines(folders)):
+        pointer = () if run_dir is None else (report_line(run_dir),)
+        for line in (_said(outcome, name), counts, *pointer):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
     return exit_code([outcome])
-
-
-def _write(run_dir: Path, config: RunConfig, lives: Mapping[int, Sequence[Event]]) -> list[Path]:
-    """Every life of the syncer in a folder of its own: all of them, or none."""
-    from unlockstep.cli.life_folders import life_folder
-    from unlockstep.cli.run_folder import new_run_log
-
-    folders = [life_folder(run_dir, life + 1) for life in range(max(lives, default=0) + 1)]
-    with ExitStack() as stack:
-        for life, folder in enumerate(folders):
-            stack.enter_context(new_run_log(folder, config)).write(lives.get(life, ()))
-    return folders
 
 
 def _parts(canary: str | None) -> tuple[MakeCore, Freight | None]:

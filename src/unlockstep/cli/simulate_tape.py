@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -35,22 +35,26 @@ ENDING_S_MAX = 60.0
 """Added to two leases: how long the run may take to end when the tape is over."""
 
 
-class Life(msgspec.Struct, frozen=True, kw_only=True):
-    """What one life of the syncer amounts to. It lasts until the next one begins, however long the syncer is dead."""
+class Account(msgspec.Struct, frozen=True, kw_only=True):
+    """What the run amounts to, whatever became of its syncer."""
 
-    began_ns: int
+    tape: str
     simulated_ns: int
+    lives: int
+    """Processes the syncer has had."""
     accounting: Accounting
     possible: float
-    """Tokens that everyone on the tape (``_present_ns``) could train at its own speed in this life, until the tape is
-    over or the last step after it is done."""
+    """Tokens that everyone on the tape (``_present_ns``) could train at its own speed, until the tape is over or the
+    last step after it is done."""
     yielded: float | None
-    """Tokens merged, on time or late, as a share of those; None if nobody is on the tape in this life."""
+    """Tokens merged, on time or late, as a share of those; None if nobody is on the tape."""
     absent: tuple[str, ...]
-    """On the tape in this life, but never part of its run."""
+    """On the tape, but never part of the run."""
+    failed: tuple[str, ...]
+    """Who has given up, and why."""
     violations: tuple[Violation, ...]
     run_folder: str | None
-    """Where its run log is."""
+    """Where the run log is."""
 
 
 def tape(
@@ -78,10 +82,7 @@ def tape(
     toy: Annotated[bool, typer.Option("--toy", help="Train and merge real (small) arrays, not only time.")] = False,
     run_dir: Annotated[
         Path | None,
-        typer.Option(
-            help="Write run.jsonl and config.toml here, for unlockstep report; every further life of the syncer has a "
-            "folder life-2, life-3, ... in it. New or empty."
-        ),
+        typer.Option(help="Write run.jsonl and config.toml here, for unlockstep report. New or empty."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> int:
@@ -91,7 +92,7 @@ def tape(
     """
     from unlockstep import tape as tapes
     from unlockstep.cli import exits
-    from unlockstep.cli.life_folders import refuse_used
+    from unlockstep.cli.simulated_run import refuse_used
     from unlockstep.core.errors import UsageError
 
     for name, value in (("--step-s", step_s), ("--seconds", seconds)):
@@ -105,17 +106,12 @@ def tape(
     if run_dir is not None:
         refuse_used(run_dir)
     world = _world(told, config, step_s, seed, toy)
-    lives = _play(told, config, world, step_s, end_ns, run_dir)
-    failed = [
-        f"{process.name} has given up: {process.loop.done.reason}"
-        for process in world.processes()
-        if process.loop.done is not None and process.loop.done.failed
-    ]
+    account = _play(told, config, world, step_s, end_ns, run_dir)
     if as_json:
-        print_json({"tape": told.name, "lives": lives, "failed": failed})
+        print_json(account)
     else:
-        _show(told.name, lives, failed)
-    return exits.SAFETY if any(life.violations for life in lives) else exits.DONE
+        _show(account)
+    return exits.SAFETY if account.violations else exits.DONE
 
 
 def _config(told: Tape, fragments: int | None, overrides: list[str]) -> RunConfig:
@@ -150,12 +146,11 @@ def _world(told: Tape, config: RunConfig, step_s: float, seed: int, toy: bool) -
     return world
 
 
-def _present_ns(told: Tape, began_ns: int, until_ns: int) -> dict[str, int]:
-    """Everyone on the tape between two times -> how long it is on it then: from its start, or when it joins, until it
-    leaves. Whoever is slowed, stopped, dead or cut off is on the tape all the same: that is what the tape costs."""
+def _present_ns(told: Tape, until_ns: int) -> dict[str, int]:
+    """Everyone on the tape until some time -> how long it is on it: from its start, or when it joins, until it leaves.
+    Whoever is slowed, stopped, dead or cut off is on the tape all the same: that is what the tape costs."""
     from unlockstep import tape as tapes
 
-    until_ns = max(began_ns, until_ns)
     since_ns = dict.fromkeys(told.learners, 0)
     present_ns: Counter[str] = Counter()
     for action in (*told.actions, *(tapes.Leave(at_ns=until_ns, target=name) for name in told.cast)):
@@ -163,83 +158,45 @@ def _present_ns(told: Tape, began_ns: int, until_ns: int) -> dict[str, int]:
         if isinstance(action, tapes.Join):
             since_ns[action.target] = at_ns
         elif isinstance(action, tapes.Leave) and action.target in since_ns:
-            present_ns[action.target] += max(0, at_ns - max(since_ns.pop(action.target), began_ns))
+            present_ns[action.target] += at_ns - since_ns.pop(action.target)
     return {name: ns for name, ns in sorted(present_ns.items()) if ns > 0}
 
 
-class _Stream:
-    """The events of a world as they happen, life by life."""
+def _events(world: World, end_ns: int, ending_ns: int) -> Iterator[Event]:
+    """What happens, as soon as it has happened for good; at last what the syncer had not saved when all was over."""
+    from unlockstep.core.messages import EndRun
 
-    def __init__(self, world: World, end_ns: int, ending_ns: int) -> None:
-        self._world = world
-        self._end_ns = end_ns
-        self._steps = self._play(end_ns, ending_ns)
-        self._life = 0
-        self.is_over = False
-        self.now_ns = 0
+    every = Every()
 
-    def _play(self, end_ns: int, ending_ns: int) -> Iterator[int]:
-        from unlockstep.core.messages import EndRun
-
-        world = self._world
-        world.clock.at(end_ns, lambda: None)  # The tape lasts until then, whether or not anything happens.
-        yield from world.play(end_ns)
-        if not world.ended and world.syncer.life.is_running:
-            world.tell(EndRun("the tape is over"))
-            yield from world.play(end_ns + ending_ns)
-
-    def life(self) -> Iterator[Event]:
-        """Until the syncer starts anew, or nothing follows."""
-
-        syncer, every = self._world.lives[self._life], Every()
-        for now_ns in self._steps:
-            self.now_ns = now_ns
+    def passing(until_ns: int) -> Iterator[Event]:
+        for now_ns in world.play(until_ns):
             if every.due():
-                print(f"simulated {now_ns / 1e9:.6g} s of {self._end_ns / 1e9:.6g} s", file=sys.stderr)
-            if syncer.events:
-                events, syncer.events = syncer.events, []
-                yield from events
-            if self._world.syncer is not syncer:
-                self._life += 1
-                return
-        self.is_over = True
+                print(f"simulated {now_ns / 1e9:.6g} s of {end_ns / 1e9:.6g} s", file=sys.stderr)
+            yield from world.take_events()
+
+    world.clock.at(end_ns, lambda: None)  # The tape lasts until then, whether or not anything happens.
+    yield from passing(end_ns)
+    if not world.ended and world.syncer.life.is_running:
+        world.tell(EndRun("the tape is over"))
+        yield from passing(end_ns + ending_ns)
+    yield from world.events
 
 
-def _play(told: Tape, config: RunConfig, world: World, step_s: float, end_ns: int, run_dir: Path | None) -> list[Life]:
+def _play(told: Tape, config: RunConfig, world: World, step_s: float, end_ns: int, run_dir: Path | None) -> Account:
     """The whole tape."""
-    from unlockstep.cli.life_folders import life_folder
-    from unlockstep.cli.run_folder import new_run_log
-
-    stream = _Stream(world, end_ns, 2 * config.protocol.lease_ns + round(ENDING_S_MAX * 1e9))
-    lives: list[Life] = []
-    while not stream.is_over:
-        folder = None if run_dir is None else life_folder(run_dir, len(lives) + 1)
-        with nullcontext() if folder is None else new_run_log(folder, config) as log:
-            lives.append(_sum_up(told, config, stream, step_s, end_ns, folder, log))
-    return lives
-
-
-def _sum_up(
-    told: Tape,
-    config: RunConfig,
-    stream: _Stream,
-    step_s: float,
-    end_ns: int,
-    folder: Path | None,
-    log: RunLogWriter | None,
-) -> Life:
-    """One life."""
     from unlockstep.checkers import SAFETY, Checkers
+    from unlockstep.cli.run_folder import new_run_log
     from unlockstep.core.events import StepReported
     from unlockstep.report.accounting import account
     from unlockstep.sim.demands import longest_stop_ns
 
-    began_ns, last_step_ns = stream.now_ns, 0
     checkers = Checkers(config.protocol, rules=SAFETY, timer_ns=longest_stop_ns(told))
+    ending_ns = 2 * config.protocol.lease_ns + round(ENDING_S_MAX * 1e9)
+    last_step_ns = 0
 
-    def seen() -> Iterator[Event]:
+    def seen(log: RunLogWriter | None) -> Iterator[Event]:
         nonlocal last_step_ns
-        for event in stream.life():
+        for event in _events(world, end_ns, ending_ns):
             checkers.see(event)
             if log is not None:
                 log.write((event,))
@@ -247,53 +204,59 @@ def _sum_up(
                 last_step_ns = event.at_ns
             yield event
 
-    accounting = account(seen(), config.protocol)
+    with nullcontext() if run_dir is None else new_run_log(run_dir, config) as log:
+        accounting = account(seen(log), config.protocol)
     checkers.finish()
-    present_ns = _present_ns(told, began_ns, max(min(stream.now_ns, end_ns), last_step_ns))
+    present_ns = _present_ns(told, max(min(world.clock.now_ns(), end_ns), last_step_ns))
     possible = sum(present_ns.values()) / (step_s * 1e9)
     merged = accounting.ledger.merged + accounting.ledger.merged_late
     there = {learner.learner for learner in accounting.learners}
-    return Life(
-        began_ns=began_ns,
-        simulated_ns=stream.now_ns - began_ns,
+    return Account(
+        tape=told.name,
+        simulated_ns=world.clock.now_ns(),
+        lives=len(world.lives),
         accounting=accounting,
         possible=possible,
         yielded=merged / possible if possible else None,
         absent=tuple(name for name in present_ns if name not in there),
+        failed=tuple(
+            f"{process.name} has given up: {process.loop.done.reason}"
+            for process in world.processes()
+            if process.loop.done is not None and process.loop.done.failed
+        ),
         violations=tuple(checkers.violations),
-        run_folder=None if folder is None else str(folder),
+        run_folder=None if run_dir is None else str(run_dir),
     )
 
 
 # ------------------------------------------------------------------------------------------------ what is printed
 
 
-def _show(name: str, lives: Sequence[Life], failed: Sequence[str]) -> None:
-    from unlockstep.cli.life_folders import report_lines
-    from unlockstep.report.summary import duration
+def _show(account: Account) -> None:
+    from unlockstep.cli.simulated_run import report_line
 
     console = wide_console()
-    for number, life in enumerate(lives, start=1):
-        several = f", life {number} of the syncer, from {duration(life.began_ns)}" if len(lives) > 1 else ""
-        console.print(_table(f"{name}{several}", life))
-    folders = [Path(life.run_folder) for life in lives if life.run_folder is not None]
-    for line in (*failed, *report_lines(folders)):
+    console.print(_table(account))
+    pointer = () if account.run_folder is None else (report_line(Path(account.run_folder)),)
+    for line in (*account.failed, *pointer):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _table(title: str, life: Life) -> Table:
+def _table(account: Account) -> Table:
     from rich.table import Table
 
     from unlockstep.report.summary import duration
 
-    accounting, ledger = life.accounting, life.accounting.ledger
+    accounting, ledger = account.accounting, account.accounting.ledger
 
     def share(tokens: float) -> str:
         return f"{tokens:.6g} ({tokens / ledger.trained:.1%})" if ledger.trained else "0"
 
-    table = Table(title=title, show_header=False, title_justify="left")
-    table.add_row("simulated", duration(life.simulated_ns) + ("" if accounting.ended else ", not ended"))
+    table = Table(title=account.tape, show_header=False, title_justify="left")
+    table.add_row("simulated", duration(account.simulated_ns) + ("" if accounting.ended else ", not ended"))
     table.add_row("since the first step", duration(accounting.duration_ns))
+    if account.lives > 1:
+        table.add_row("the syncer", f"{account.lives} starts")
     table.add_row("commits", f"{accounting.rounds_committed}")
     table.add_row("participation", "none" if accounting.participation is None else f"{accounting.participation:.1%}")
     table.add_row("nobody live for", duration(accounting.downtime_ns))
@@ -305,21 +268,21 @@ def _table(title: str, life: Life) -> Table:
     table.add_row("lost with learners", share(ledger.lost))
     table.add_row("dropped at the end", share(ledger.dropped))
     table.add_row("in flight", share(ledger.in_flight))
-    table.add_row("merged of the possible", _yield(life))
+    table.add_row("merged of the possible", _yield(account))
     for learner in accounting.learners:
         part = "none" if learner.participation is None else f"{learner.participation:.1%}"
         starts, steps = counted(learner.starts, "start"), counted(learner.steps, "step")
         table.add_row(learner.learner, f"{starts}, {steps}, in {part} of its rounds")
-    for name in life.absent:
+    for name in account.absent:
         table.add_row(name, "never joined")
-    for violation in life.violations:
+    for violation in account.violations:
         table.add_row(f"breaks {violation.rule}", f"{violation.at_ns / 1e9:.6g} s: {violation.sentence}")
-    if not life.violations:
+    if not account.violations:
         table.add_row("safety rules", "kept")
     return table
 
 
-def _yield(life: Life) -> str:
-    if life.yielded is None:
+def _yield(account: Account) -> str:
+    if account.yielded is None:
         return "none: nobody is on the tape"
-    return f"{life.yielded:.1%} of {life.possible:.6g} tokens: all on the tape, at their own speed, all the time"
+    return f"{account.yielded:.1%} of {account.possible:.6g} tokens: all on the tape, at their own speed, all the time"

@@ -9,6 +9,7 @@ Times are the syncer's (``at_ns``), except the duration of an inner step, which 
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 import statistics
 from array import array
@@ -17,29 +18,35 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from unlockstep.core.data_book import DataStatus, size
 from unlockstep.core.events import (
     ContributionAccepted,
     ContributionRefused,
     ContributionUndelivered,
+    DataGranted,
+    DataReturned,
     EvaluationReported,
     Event,
     FragmentCommitted,
     LearnerAway,
     LearnerDeparted,
     LearnerJoined,
+    LearnerLeaving,
     LearnerLive,
+    RolledBack,
     RoundClosed,
     RoundEmpty,
     RoundOpened,
     RunFinished,
     RunFinishing,
     StepReported,
+    SyncerResumed,
     TokensOverwritten,
 )
 from unlockstep.core.ids import NEVER_NS
 from unlockstep.core.ledger import Ledger
 from unlockstep.core.options import ProtocolOptions
-from unlockstep.core.reasons import NOT_ENTERED, DepartureReason, RefusalReason
+from unlockstep.core.reasons import NOT_ENTERED, DepartureReason, Recovered, RefusalReason
 from unlockstep.core.status import LedgerStatus
 from unlockstep.core.sync_round import RoundMemory
 
@@ -66,6 +73,19 @@ class Absence(msgspec.Struct, frozen=True):
     """It finished its first inner step after that."""
     contributed_ns: int | None
     """Its first contribution after that was accepted."""
+    recovered: Recovered | None = None
+    """Where it then had its inner optimizer's state from; None: it has not come back, or begun the run anew."""
+
+
+class DataAccount(msgspec.Struct, frozen=True):
+    """What a learner was granted of the corpus, over all its processes; sequences."""
+
+    granted: int
+    """... in all; what was given back to it counts again."""
+    returned: int
+    """Of these, what it had not brought in when it went, or what was lost of it: granted to somebody else."""
+    trained: int
+    """Trained, by what it has said: may be more than once."""
 
 
 class LearnerAccount(msgspec.Struct, frozen=True):
@@ -89,6 +109,8 @@ class LearnerAccount(msgspec.Struct, frozen=True):
     """``gap.largest_ns / gap.median_ns``; None without two steps."""
     gap_ratio_others_down: float | None
     """The same for gaps during which another learner was absent (``Absence``); None if there were none."""
+    data: DataAccount | None = None
+    """None if it was granted nothing."""
 
 
 class Validation(msgspec.Struct, frozen=True):
@@ -134,6 +156,15 @@ class Accounting(msgspec.Struct, frozen=True):
     """From the opening of a round to its close, by the reason it closed for."""
     evaluations: tuple[Validation, ...]
     absences: tuple[Absence, ...]
+    resumed: int = 0
+    """How often the syncer died, or stopped, and another life of it went on."""
+    rolled_back: int = 0
+    """How often the run went back to an earlier state."""
+    data: DataStatus | None = None
+    """What became of the corpus, as the syncer has it at the end; None before, or if it was not dealt out."""
+    data_balance: int = 0
+    """By how many sequences the syncer's totals and the log differ at the end: granted and returned, summed over
+    learners, and trained. Exactly 0."""
 
 
 def account(events: Iterable[Event], options: ProtocolOptions) -> Accounting:
@@ -147,20 +178,26 @@ def account(events: Iterable[Event], options: ProtocolOptions) -> Accounting:
     tokens, presence, steps, rounds = _Tokens(options), _Presence(), _Steps(), _Rounds()
     evaluations: list[Validation] = []
     last_ns, clock, ended, under_way = 0, 0, False, 0
+    dealt: DataStatus | None = None
+    data, happened = _Data(), Counter[type[Event]]()
     for event in events:
+        happened[type(event)] += 1
+        if isinstance(event, SyncerResumed):
+            ended = False
         if isinstance(event, EvaluationReported):
             evaluations.append(Validation(event.at_ns, event.clock, _number(event.loss), _number(event.nats_per_byte)))
         if ended:
             continue
         last_ns = event.at_ns
         tokens.see(event)
+        data.see(event)
         presence.see(event)
         steps.see(event)
         rounds.see(event, presence.live)
         if isinstance(event, RoundOpened | RunFinished):
             clock, ended = max(clock, event.clock), isinstance(event, RunFinished)
         if isinstance(event, RunFinished):
-            under_way = event.tokens_under_way
+            under_way, dealt = event.tokens_under_way, event.data
     presence.end(last_ns)
     ledger = total([mine.status() for mine in tokens.ledgers.values()])
     shares = rounds.shares
@@ -170,7 +207,7 @@ def account(events: Iterable[Event], options: ProtocolOptions) -> Accounting:
         clock=clock,
         ledger=ledger,
         balance=under_way / options.fragments,
-        learners=tuple(_learner(name, tokens, presence, steps, rounds) for name in sorted(presence.starts)),
+        learners=tuple(_learner(name, tokens, presence, steps, rounds, data) for name in sorted(presence.starts)),
         participation=sum(shares) / len(shares) if shares else None,
         downtime_ns=presence.downtime_ns,
         rounds_committed=len(rounds.commit_ns),
@@ -181,6 +218,10 @@ def account(events: Iterable[Event], options: ProtocolOptions) -> Accounting:
         open_by_reason={reason: spread(rounds.open_ns[reason]) for reason in sorted(rounds.open_ns)},
         evaluations=tuple(evaluations),
         absences=tuple(presence.absences),
+        resumed=happened[SyncerResumed],
+        rolled_back=happened[RolledBack],
+        data=dealt,
+        data_balance=0 if dealt is None else data.difference(dealt),
     )
 
 
@@ -213,7 +254,9 @@ def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _learner(name: str, tokens: _Tokens, presence: _Presence, steps: _Steps, rounds: _Rounds) -> LearnerAccount:
+def _learner(
+    name: str, tokens: _Tokens, presence: _Presence, steps: _Steps, rounds: _Rounds, data: _Data
+) -> LearnerAccount:
     others_down = _Stretches(
         (absence.gone_ns, NEVER_NS if absence.live_ns is None else absence.live_ns)
         for absence in presence.absences
@@ -236,7 +279,45 @@ def _learner(name: str, tokens: _Tokens, presence: _Presence, steps: _Steps, rou
         gap=gap,
         gap_ratio=gap.largest_ns / gap.median_ns if gap.median_ns else None,
         gap_ratio_others_down=max(meanwhile) / gap.median_ns if meanwhile and gap.median_ns else None,
+        data=data.account(name),
     )
+
+
+class _Data:
+    """Grants, and what was trained of them."""
+
+    def __init__(self) -> None:
+        self._granted: Counter[str] = Counter()
+        self._returned: Counter[str] = Counter()
+        self._trained: Counter[str] = Counter()
+        self._samples: Counter[str] = Counter()
+        """Trained by the present process of each learner."""
+
+    def see(self, event: Event) -> None:
+        match event:
+            case DataGranted():
+                self._granted[event.learner] += size(event.grants)
+            case DataReturned():
+                self._returned[event.learner] += size(event.grants)
+            case LearnerJoined(resumed=False):
+                self._samples[event.learner] = 0
+            case LearnerJoined() | StepReported() | ContributionAccepted():
+                new = max(0, event.samples - self._samples[event.learner])
+                self._samples[event.learner] += new
+                self._trained[event.learner] += new
+
+    def account(self, learner: str) -> DataAccount | None:
+        if learner not in self._granted:
+            return None
+        return DataAccount(self._granted[learner], self._returned[learner], self._trained[learner])
+
+    def difference(self, dealt: DataStatus) -> int:
+        """How far the syncer's totals are from the log."""
+        return (
+            abs(self._granted.total() - dealt.reached - dealt.held - dealt.returned)
+            + abs(self._returned.total() - dealt.returned)
+            + abs(self._trained.total() - dealt.reached - dealt.ahead - dealt.repeated)
+        )
 
 
 class _Stretches:
@@ -285,12 +366,17 @@ class _Tokens:
         self._late: dict[int, list[ContributionAccepted]] = {}
         """Fragment -> contributions that wait for its next round."""
         self._memory = RoundMemory(options.rounds_remembered_max)
+        self._rounds_saved_max = options.rounds_saved_max
+        self._round_next = 0
+        self._has_ended = False
 
     def ledger(self, learner: str) -> Ledger:
         return self.ledgers.setdefault(learner, Ledger(self._fragment_count))
 
     def see(self, event: Event) -> None:
         match event:
+            case SyncerResumed():
+                self._resumed()
             case LearnerJoined():
                 self._joined(event)
             case LearnerAway():
@@ -313,6 +399,7 @@ class _Tokens:
                 self.ledger(event.learner).undelivered(event.learner, event.fragment, event.c_tokens)
             case RoundOpened():
                 self._memory.open(event.round)
+                self._round_next = max(self._round_next, event.round + 1)
                 self._held[event.round] = self._late.pop(event.fragment, [])
                 self._open[event.fragment] = event.round
             case RoundClosed():
@@ -325,6 +412,26 @@ class _Tokens:
                 self.ledger(event.learner).overwritten(event.learner, event.fragment, event.tokens)
             case RunFinished():
                 self._end()
+
+    def _resumed(self) -> None:
+        """The syncer has died: what was accepted and not merged is with its learner again, or lost with it."""
+        for learner in sorted(self.ledgers.keys() - self._present):
+            self.ledger(learner).goes_with_the_syncer(learner)
+        for made in [*itertools.chain(*self._held.values()), *itertools.chain(*self._late.values())]:
+            process = self._process.get(made.learner, range(0))
+            self._memory.forget(made.round, made.learner, process.start, made.tokens)
+            may_return = made.incarnation in process
+            self.ledger(made.learner).voided(made.learner, made.fragment, made.c_tokens, may_return)
+        self._memory.keep_newest(self._rounds_saved_max)
+        self._memory.expect(range(self._round_next, self._round_next + self._rounds_saved_max))
+        self._held.clear()
+        self._open.clear()
+        self._late.clear()
+        if self._has_ended:
+            for learner in sorted(self._present):
+                self.ledger(learner).go_on(learner)
+        self._has_ended = False
+        self._away = set(self._present)
 
     def _joined(self, event: LearnerJoined) -> None:
         name = event.learner
@@ -398,11 +505,13 @@ class _Tokens:
         """What came too late for the last round is given up; what the away held is lost, what the others, dropped."""
         for waiting in self._late.values():
             self._give_up(waiting)
+        self._late.clear()
         for learner in sorted(self._present):
             if learner in self._away:
                 self.ledger(learner).died(learner)
             else:
-                self._drop(learner)
+                self.ledger(learner).finish({})
+        self._has_ended = True
 
     def _drop(self, learner: str) -> None:
         ledger = self.ledger(learner)
@@ -423,16 +532,22 @@ class _Presence:
         """Learner -> its latest absence."""
         self._down_since_ns: int | None = None
         self._is_finishing = False
+        self._seen_ns = 0
+        """When the last event happened: a syncer that has died had been there until then, as far as anybody knows."""
 
     def see(self, event: Event) -> None:
         match event:
+            case SyncerResumed():
+                self._is_finishing = False
+                for learner in sorted(self.live):
+                    self._goes(learner, self._seen_ns)
             case LearnerJoined():
                 self.starts[event.learner] += not event.resumed
                 self._goes(event.learner, event.at_ns)
-                self._returns(event.learner, event.at_ns, is_live=False)
+                self._returns(event.learner, joined_ns=event.at_ns)
             case LearnerLive():
-                self._comes(event.learner, event.at_ns)
-            case LearnerAway():
+                self._comes(event.learner, event.at_ns, event.recovered)
+            case LearnerAway() | LearnerLeaving():
                 self._goes(event.learner, event.at_ns)
             case LearnerDeparted():
                 self._goes(event.learner, event.at_ns)
@@ -442,6 +557,7 @@ class _Presence:
             case RunFinishing():
                 self._is_finishing = True
                 self.end(event.at_ns)
+        self._seen_ns = event.at_ns
 
     def end(self, now_ns: int) -> None:
         """Somebody is live, or the run has reached its end: what follows is no downtime."""
@@ -449,12 +565,12 @@ class _Presence:
             self.downtime_ns += now_ns - self._down_since_ns
             self._down_since_ns = None
 
-    def _comes(self, learner: str, now_ns: int) -> None:
+    def _comes(self, learner: str, now_ns: int, recovered: Recovered | None) -> None:
         self.live.add(learner)
         self.end(now_ns)
         if self.first_live_ns is None:
             self.first_live_ns = now_ns
-        self._returns(learner, now_ns, is_live=True)
+        self._returns(learner, live_ns=now_ns, recovered=recovered)
 
     def _goes(self, learner: str, now_ns: int) -> None:
         if learner not in self.live:
@@ -480,12 +596,11 @@ class _Presence:
         if absence.joined_ns is not None and absence.contributed_ns is None:
             self.absences[index] = msgspec.structs.replace(absence, contributed_ns=now_ns)
 
-    def _returns(self, learner: str, now_ns: int, is_live: bool) -> None:
+    def _returns(self, learner: str, **change: object) -> None:
         """It has joined again, or taken its first step after that."""
         index = self._latest.get(learner)
         if index is None or self.absences[index].live_ns is not None:
             return
-        change = {"live_ns": now_ns} if is_live else {"joined_ns": now_ns}
         self.absences[index] = msgspec.structs.replace(self.absences[index], **change)
 
 

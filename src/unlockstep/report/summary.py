@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
-from unlockstep.core.reasons import DepartureReason
+from unlockstep.core.reasons import DepartureReason, Recovered
 from unlockstep.core.status import LedgerStatus
 from unlockstep.report.accounting import Absence, Accounting, LearnerAccount, Validation
 
@@ -102,8 +102,14 @@ def _facts(accounting: Accounting) -> Table:
     facts.add_column()
     facts.add_row("validation loss", _validation(accounting))
     facts.add_row("global downtime", duration(accounting.downtime_ns))
+    if accounting.resumed:
+        facts.add_row("syncer", f"went on {_times(accounting.resumed)} from what it had saved")
+    if accounting.rolled_back:
+        facts.add_row("parameters", f"went back {_times(accounting.rolled_back)} to an earlier state")
     facts.add_row("participation", _participation(accounting))
     facts.add_row("tokens", _tokens(accounting))
+    if accounting.data is not None:
+        facts.add_row("data", _data(accounting))
     if accounting.refusals:
         refusals = ", ".join(f"{reason} {count}" for reason, count in accounting.refusals.items())
         facts.add_row("refused", f"{refusals} (contributions)")
@@ -128,6 +134,10 @@ def _loss(evaluation: Validation) -> str:
     if evaluation.nats_per_byte is None:
         return f"not a number at step {evaluation.clock}"
     return f"{evaluation.nats_per_byte:.4f} nats/byte at step {evaluation.clock}"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _participation(accounting: Accounting) -> str:
@@ -157,11 +167,30 @@ def _tokens(accounting: Accounting) -> str:
     return listed + balance
 
 
+def _data(accounting: Accounting) -> str:
+    data = accounting.data
+    assert data is not None, "asked for only if there is any"
+    parts = [f"{data.granted:,} granted of {data.sequences:,} an epoch", f"{data.reached:,} in the model"]
+    parts += [f"{count:,} {name}" for count, name in ((data.returned, "granted anew"), (data.repeated, "repeated"),
+              (data.held, "held at the end"), (data.waiting, "not granted again")) if count]  # fmt: skip
+    balance = f"; {accounting.data_balance} differ from the log" if accounting.data_balance else ""
+    return f"{data.epoch:.2f} epochs: sequences {', '.join(parts)}{balance}"
+
+
 def _learners(accounting: Accounting) -> Table:
     shown = [(name, count) for name, count in CLASSES if name == "merged" or count(accounting.ledger)]
     learners = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     learners.add_column("learner", no_wrap=True)
-    for heading in ("steps", "tokens", *(name for name, _ in shown), "took part", "largest gap", "others down"):
+    leased = ("granted", "returned") if any(learner.data for learner in accounting.learners) else ()
+    for heading in (
+        "steps",
+        "tokens",
+        *leased,
+        *(name for name, _ in shown),
+        "took part",
+        "largest gap",
+        "others down",
+    ):
         learners.add_column(heading, justify="right")
     for learner in accounting.learners:
         ledger = learner.ledger
@@ -170,11 +199,18 @@ def _learners(accounting: Accounting) -> Table:
             name,
             f"{learner.steps:,}",
             f"{ledger.trained:,.0f}",
+            *(_leased(learner) if leased else ()),
             *(_share(count(ledger), ledger.trained) for _, count in shown),
             "-" if learner.participation is None else f"{learner.participation:.1%}",
             *_gaps(learner),
         )
     return learners
+
+
+def _leased(learner: LearnerAccount) -> tuple[str, str]:
+    """Sequences."""
+    data = learner.data
+    return ("-", "-") if data is None else (f"{data.granted:,}", f"{data.returned:,}" if data.returned else "-")
 
 
 def _share(part: float, whole: float) -> str:
@@ -193,13 +229,22 @@ def _is_farewell(absence: Absence) -> bool:
     return absence.reason is DepartureReason.LEFT and absence.joined_ns is None
 
 
+_WAYS = {
+    Recovered.DONOR: "with the state of another learner",
+    Recovered.CHECKPOINT: "with its checkpoint",
+    Recovered.SYNCER: "with the syncer's parameters alone",
+}
+
+
 def _absence(absence: Absence) -> str:
     if absence.joined_ns is None:
         return f"{absence.learner} went away and did not return"
     text = f"{absence.learner} was away for {duration(absence.joined_ns - absence.gone_ns)}"
     if absence.contributed_ns is None:
         return f"{text} and contributed nothing after that"
-    return f"{text}; it contributed again {duration(absence.contributed_ns - absence.joined_ns)} after it had joined"
+    way = f", {_WAYS[absence.recovered]}" if absence.recovered in _WAYS else ""
+    after = duration(absence.contributed_ns - absence.joined_ns)
+    return f"{text}; it contributed again {after} after it had joined{way}"
 
 
 def _files(files: Files) -> Table:

@@ -9,25 +9,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
+import numpy as np
 
 from unlockstep.config import RunConfig
-from unlockstep.core.actions import Commit
+from unlockstep.core.actions import Commit, Save, SyncerAction
+from unlockstep.core.data_book import DataBook, Grant, Returned
+from unlockstep.core.donation import Donations
 from unlockstep.core.errors import UsageError
+from unlockstep.core.going_back import GoingBack
 from unlockstep.core.ids import NEVER_NS
 from unlockstep.core.layout import Layout
+from unlockstep.core.leasing import Leasing
 from unlockstep.core.ledger import Ledger
 from unlockstep.core.membership import Member, Membership
-from unlockstep.core.messages import Committed, VersionNotice
+from unlockstep.core.messages import Committed, HandedOver, Recorded, Settled, VersionNotice
 from unlockstep.core.options import ProtocolOptions
+from unlockstep.core.outbox import Outbox
 from unlockstep.core.rounds import Rounds
+from unlockstep.core.saved import SavedMember
 from unlockstep.core.schedule import Schedule
 from unlockstep.core.sync_round import RoundMemory, SyncRound
 from unlockstep.core.syncer import SyncerCore
 from unlockstep.learners.backend import Backend, FloatArray
+from unlockstep.learners.state_body import Donated
 from unlockstep.loop import Contribution
-from unlockstep.sim.cargo import ArrayCargo, ArrayCodecs, ArrayFreight, Cargo, Codecs, Freight, Parcel
+from unlockstep.sim.cargo import ArrayCargo, ArrayCodecs, ArrayFreight, Cargo, Codecs, Freight, Parcel, SavedArrays
 from unlockstep.sim.syncer_host import MakeCore, production_core
 
 
@@ -53,13 +62,15 @@ def _core(
     rounds: type[Rounds] = Rounds,
     members: type[Membership] = Membership,
     ledger: type[Ledger] = Ledger,
+    book: type[DataBook] = DataBook,
+    outbox: type[Outbox] = Outbox,
     adjust: Callable[[Rounds, ProtocolOptions], None] = lambda rounds, options: None,
     taken: Callable[[ProtocolOptions], ProtocolOptions] = lambda options: options,
 ) -> MakeCore:
     """A production core with parts of it exchanged.
 
     Args:
-        rounds, members, ledger: what these parts are.
+        rounds, members, ledger, book, outbox: what these parts are.
         adjust: exchanges a part within the rounds.
         taken: the options that the rounds are given.
     """
@@ -67,8 +78,12 @@ def _core(
     def make(config: RunConfig, run_id: str) -> SyncerCore:
         core = production_core(config, run_id)
         options = config.protocol
-        core._members, core._ledger = members(options), ledger(options.fragments)
+        core._members, core._ledger, core._outbox = members(options), ledger(options.fragments), outbox()
         core._rounds = rounds(taken(options), core._members, core._ledger, core._tally, core._outbox)
+        core._leasing = Leasing(config.data.dealing, core._outbox, book)
+        core.donations = Donations(options, core._members, core._outbox)
+        core._going_back = GoingBack(config.rollback, core._rounds, core._members, core._tally, core._outbox)
+        core._reactions[Recorded] = core._going_back.recorded
         adjust(core._rounds, options)
         return core
 
@@ -127,6 +142,16 @@ class _Undying(Membership):
         return NEVER_NS
 
 
+class _Lenient(Membership):
+    """Who is shut out may come back when half of the time has gone by."""
+
+    def quarantine(self, member: Member, now_ns: int) -> int:
+        pause_ns = super().quarantine(member, now_ns)
+        if pause_ns != NEVER_NS:
+            member.out_until_ns -= pause_ns // 2
+        return pause_ns
+
+
 class _CountsLateAsLost(Ledger):
     """What is merged late is entered as lost too."""
 
@@ -170,6 +195,54 @@ class _Skipping(Schedule):
         return super().open(clock)
 
 
+# ------------------------------------------------------------------------------------------------ another life
+
+
+class _Rash(Outbox):
+    """What is said does not wait until it is saved."""
+
+    def take_actions(self) -> list[SyncerAction]:
+        return sorted(super().take_actions(), key=lambda action: isinstance(action, Save))
+
+
+class _Unrepentant(RoundMemory):
+    """What has been entered once stays entered, though it was not merged when the syncer died."""
+
+    def forget(self, round: int, learner: str, process: int, tokens: int) -> None:
+        pass
+
+
+class _Incurious(Rounds):
+    """Nobody is asked to hand over once more what is gone."""
+
+    def review(
+        self, member: Member, unsettled: tuple[HandedOver, ...]
+    ) -> tuple[tuple[HandedOver, ...], tuple[Settled, ...]]:
+        return (), super().review(member, unsettled)[1]
+
+
+class _Estranged(Membership):
+    """Who was a member is not known any more."""
+
+    def restore(self, members: tuple[SavedMember, ...], clock: int, now_ns: int) -> None:
+        super().restore((), clock, now_ns)
+
+
+class _Empty(Schedule):
+    """The rounds are counted from the first one again."""
+
+    def restore(self, next_round: int, due: int) -> None:
+        pass
+
+
+def _keep_entered(rounds: Rounds, options: ProtocolOptions) -> None:
+    rounds._memory = _Unrepentant(options.rounds_remembered_max)
+
+
+def _count_anew(rounds: Rounds, options: ProtocolOptions) -> None:
+    rounds._schedule = _Empty(options.fragments, options.interval_steps)
+
+
 def _forget(rounds: Rounds, options: ProtocolOptions) -> None:
     rounds._memory = _Forgetful(options.rounds_remembered_max)
 
@@ -186,15 +259,63 @@ def _patient(options: ProtocolOptions) -> ProtocolOptions:
     return msgspec.structs.replace(options, staleness_max=2**20)
 
 
+# ------------------------------------------------------------------------------------------------ data
+
+
+class _Stingy(DataBook):
+    """Of what a process that goes has not reached, the first place is forgotten."""
+
+    def ended(self, learner: str, process: int) -> None:
+        before = list(self._waiting)
+        super().ended(learner, process)
+        for index, returned in enumerate(self._waiting):
+            if returned not in before and returned.grant.size > 1:
+                shorter = returned.grant.beyond(returned.grant.at + 1)
+                self._waiting[index] = Returned(returned.learner, returned.process, shorter)
+
+
+class _Trusting(DataBook):
+    """What a process says it has trained is taken for reached."""
+
+    def trained(self, learner: str, process: int, position: int, samples: int) -> None:
+        super().trained(learner, process, position, samples)
+        self._pass(learner, process, position)
+
+
+class _Giving(DataBook):
+    """What is given back to a process that was silent may still be granted to others."""
+
+    def came_back(self, learner: str, process: int, position: int, samples: int) -> tuple[Grant, ...]:
+        waiting = list(self._waiting)
+        given = super().came_back(learner, process, position, samples)
+        self._waiting = waiting
+        return given
+
+
+class _Ungrateful(DataBook):
+    """What a learner holds that leaves in order is never granted to anybody again."""
+
+    def left(self, learner: str, process: int, position: int) -> None:
+        self._holdings.pop(learner, None)
+
+
+class _Hurried(DataBook):
+    """The next epoch begins one place too early."""
+
+    def _next_range(self) -> tuple[int, int, int]:
+        epoch, start, stop = super()._next_range()
+        return epoch, start, max(start + 1, stop - (stop == self._sequences))
+
+
 # ------------------------------------------------------------------------------------------------ arrays
 
 
 class _WithoutMomentum(ArrayFreight):
     """The outer optimizer is the one without momentum."""
 
-    def cargo(self, layout: Layout, config: RunConfig, executor: Executor | None) -> Cargo:
+    def cargo(self, layout: Layout, config: RunConfig, executor: Executor | None, saved: Any = None) -> Cargo:
         outer = msgspec.structs.replace(config.outer, optimizer="sgd")
-        return super().cargo(layout, msgspec.structs.replace(config, outer=outer), executor)
+        return super().cargo(layout, msgspec.structs.replace(config, outer=outer), executor, saved)
 
 
 class _Even(ArrayCargo):
@@ -212,6 +333,19 @@ class _Mislaying(ArrayCargo):
     def body(self, notice: VersionNotice) -> Parcel | None:
         before = self.storehouse.body(notice.fragment, notice.version - 1)
         return super().body(notice) if before is None else Parcel(before[0], notice.digest, len(before[0]))
+
+
+class _AtRest(ArrayCargo):
+    """In another life of the syncer the outer optimizer begins without momentum."""
+
+    def __init__(
+        self, layout: Layout, config: RunConfig, executor: Executor | None = None, saved: SavedArrays | None = None
+    ) -> None:
+        if saved is not None:
+            kept, norms = saved
+            still = {p: replace(each, outer_state=np.zeros_like(each.outer_state)) for p, each in kept.items()}
+            saved = still, norms
+        super().__init__(layout, config, executor, saved)
 
 
 class _Unmoved(ArrayCodecs):
@@ -238,6 +372,44 @@ class _Torn(ArrayCodecs):
         return super().pack(replace(made, local=before))
 
 
+class _TornState(ArrayCodecs):
+    """A learner gives away parameters of earlier hand-overs with the optimizer and the versions of now."""
+
+    def __init__(self, layout: Layout, config: RunConfig) -> None:
+        super().__init__(layout, config)
+        self._copies: dict[int, FloatArray] = {}
+
+    def pack(self, made: Contribution) -> Parcel:
+        self._copies[made.fragment] = made.local
+        return super().pack(made)
+
+    def pack_state(self, donated: Donated) -> Parcel:
+        fragments = tuple(self._copies.get(index, values) for index, values in enumerate(donated.fragments))
+        return super().pack_state(msgspec.structs.replace(donated, fragments=fragments))
+
+
+class _Claiming(ArrayCodecs):
+    """A learner takes what its donor has trained for its own: it measures from the version instead."""
+
+    def __init__(self, layout: Layout, config: RunConfig) -> None:
+        super().__init__(layout, config)
+        self._versions: dict[int, FloatArray] = {}
+        self._claims: dict[int, FloatArray] = {}
+
+    def unpack(self, notice: VersionNotice, parcel: Parcel) -> FloatArray | None:
+        values = super().unpack(notice, parcel)
+        if values is not None:
+            self._versions[notice.fragment] = values
+        return values
+
+    def unpack_state(self, digest: str, parcel: Parcel) -> Donated | None:
+        self._claims = dict(self._versions)
+        return super().unpack_state(digest, parcel)
+
+    def pack(self, made: Contribution) -> Parcel:
+        return super().pack(replace(made, anchor=self._claims.pop(made.fragment, made.anchor)))
+
+
 class _Freight(ArrayFreight):
     def __init__(self, cargo: type[ArrayCargo] = ArrayCargo, codecs: type[ArrayCodecs] = ArrayCodecs) -> None:
         self._cargo = cargo
@@ -246,8 +418,8 @@ class _Freight(ArrayFreight):
     def codecs(self, layout: Layout, config: RunConfig, backend: Backend) -> Codecs:
         return self._codecs(layout, config)
 
-    def cargo(self, layout: Layout, config: RunConfig, executor: Executor | None) -> Cargo:
-        return self._cargo(layout, config, executor)
+    def cargo(self, layout: Layout, config: RunConfig, executor: Executor | None, saved: Any = None) -> Cargo:
+        return self._cargo(layout, config, executor, saved)
 
 
 CANARIES: dict[str, Canary] = {
@@ -268,11 +440,17 @@ CANARIES: dict[str, Canary] = {
     "endless_lease": Canary(
         "a silent learner is never given up", ("leases", "progress", "adopting", "end"), _core(members=_Undying)
     ),
+    "short_quarantine": Canary("who is shut out is let in too early", ("strikes",), _core(members=_Lenient)),
     "late_lost": Canary("tokens merged late are entered as lost too", ("tokens",), _core(ledger=_CountsLateAsLost)),
     "aliased_fragment": Canary(
         "a fragment is due at certain steps only", ("opening", "rotation", "progress"), _core(adjust=_alias)
     ),
     "skipped_fragment": Canary("every fifth round is left out", ("rotation",), _core(adjust=_skip)),
+    "returned_too_little": Canary("a place is lost with its learner", ("data",), _core(book=_Stingy)),
+    "reported_is_reached": Canary("what was trained and is in no version counts", ("data",), _core(book=_Trusting)),
+    "given_back_twice": Canary("what is given back is granted to others too", ("data",), _core(book=_Giving)),
+    "left_for_good": Canary("what a leaver holds is not granted anew", ("data",), _core(book=_Ungrateful)),
+    "epoch_too_early": Canary("the last place of an epoch is left out", ("data",), _core(book=_Hurried)),
     "forgotten_momentum": Canary("the outer step has no momentum", ("merged value",), freight=_WithoutMomentum()),
     "even_weights": Canary("contributions are not weighed", ("merged value",), freight=_Freight(_Even)),
     "wrong_body": Canary("learners get the version before", ("fetched body",), freight=_Freight(_Mislaying)),
@@ -282,5 +460,23 @@ CANARIES: dict[str, Canary] = {
     "torn_pair": Canary(
         "learners hand over an old copy with new counters", ("handed over",), freight=_Freight(codecs=_Torn)
     ),
+    "torn_state": Canary(
+        "a donor's parameters and its optimizer are of two moments",
+        ("given state",),
+        freight=_Freight(codecs=_TornState),
+    ),
+    "claimed_progress": Canary(
+        "a new process takes its donor's progress for its own", ("handed over",), freight=_Freight(codecs=_Claiming)
+    ),
+    "rash_promise": Canary(
+        "messages go out before what they promise is saved", ("promise", "durability"), _core(outbox=_Rash)
+    ),
+    "unrepentant": Canary(
+        "what was not merged when the syncer died counts as entered", ("promise", "astray"), _core(adjust=_keep_entered)
+    ),
+    "incurious": Canary("what is gone with the syncer is not asked for again", ("astray",), _core(_Incurious)),
+    "estranged": Canary("members are forgotten with the syncer", ("incarnations",), _core(members=_Estranged)),
+    "rounds_anew": Canary("rounds are counted anew with the syncer", ("rotation",), _core(adjust=_count_anew)),
+    "at_rest": Canary("momentum is lost with the syncer", ("merged value",), freight=_Freight(_AtRest)),
 }
 """By name."""

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
 from unlockstep.config import RunConfig
 from unlockstep.core.actions import Commit
 from unlockstep.core.codec import Body, body_digest, fragment_codecs
 from unlockstep.core.layout import Layout
 from unlockstep.core.messages import Committed, ContributionArrived, VersionNotice
-from unlockstep.core.outer_gradient import outer_gradient
+from unlockstep.core.outer_gradient import Norms, outer_gradient
 from unlockstep.core.reasons import RefusalReason
 from unlockstep.learners.backend import Backend, FloatArray
+from unlockstep.learners.state_body import Donated, decode_state, encode_state
 from unlockstep.loop import Contribution
-from unlockstep.storehouse import Storehouse
+from unlockstep.storehouse import Kept, Storehouse
+
+SavedArrays: TypeAlias = tuple[dict[int, Kept], Norms]
+"""What outlives a life of the syncer: fragments, and the last contributions to each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,14 @@ class Codecs(Protocol):
         """Bytes of a version that travel."""
         ...
 
+    def pack_state(self, donated: Donated) -> Parcel:
+        """What the process trains with, for another one."""
+        ...
+
+    def unpack_state(self, digest: str, parcel: Parcel) -> Donated | None:
+        """What another one trains with; None if the body is not the one announced."""
+        ...
+
 
 class Cargo(Protocol):
     """The syncer's end: the bodies of one life of it."""
@@ -73,12 +85,20 @@ class Cargo(Protocol):
         """Merge, take the outer step, publish."""
         ...
 
+    def go_back(self, saved: Any) -> tuple[VersionNotice, ...]:
+        """What ``saved`` has returned once is the next version of every fragment."""
+        ...
+
     def release(self, payload: int) -> None:
         """A contribution will not be merged."""
         ...
 
     def body(self, notice: VersionNotice) -> Parcel | None:
         """The body of a version; None if it is not retained, or is another than announced."""
+        ...
+
+    def saved(self) -> object:
+        """What outlives this life: to be given to ``Freight.cargo`` for the next one."""
         ...
 
 
@@ -89,7 +109,9 @@ class Freight(Protocol):
         """One process's end. ``backend`` is what the process trains, for those who watch it."""
         ...
 
-    def cargo(self, layout: Layout, config: RunConfig, executor: Executor | None) -> Cargo: ...
+    def cargo(self, layout: Layout, config: RunConfig, executor: Executor | None, saved: Any = None) -> Cargo:
+        """One life's end. ``saved`` is what an earlier life has left; None: nothing."""
+        ...
 
 
 def arrived(made: Contribution, norm: float, defect: RefusalReason | None, payload: int) -> ContributionArrived:
@@ -106,6 +128,8 @@ def arrived(made: Contribution, norm: float, defect: RefusalReason | None, paylo
         norm=norm,
         defect=defect,
         payload=payload,
+        position=made.position,
+        samples=made.samples,
     )
 
 
@@ -113,6 +137,7 @@ class ArrayCodecs:
     """The production codec (``Codecs``)."""
 
     def __init__(self, layout: Layout, config: RunConfig) -> None:
+        self._layout = layout
         self._uploads = fragment_codecs(layout, config.codec.upload)
         self._downloads = fragment_codecs(layout, config.codec.download)
 
@@ -127,15 +152,29 @@ class ArrayCodecs:
     def size(self, fragment: int) -> int:
         return self._downloads[fragment].body_size
 
+    def pack_state(self, donated: Donated) -> Parcel:
+        body = memoryview(encode_state(donated, self._layout))
+        return Parcel(body, body_digest(body), len(body))
+
+    def unpack_state(self, digest: str, parcel: Parcel) -> Donated | None:
+        return decode_state(parcel.body, self._layout) if body_digest(parcel.body) == digest else None
+
 
 class ArrayCargo:
     """The production store (``Cargo``)."""
 
-    def __init__(self, layout: Layout, config: RunConfig, executor: Executor | None = None) -> None:
+    def __init__(
+        self, layout: Layout, config: RunConfig, executor: Executor | None = None, saved: SavedArrays | None = None
+    ) -> None:
         self._layout = layout
         self._config = config
         self._executor = executor
         self.seed_anew()
+        if saved is not None:
+            self.storehouse.restore(*saved)
+
+    def saved(self) -> SavedArrays:
+        return self.storehouse.kept(), self.storehouse.norms
 
     def seed_anew(self) -> None:
         self.storehouse = Storehouse(self._layout, self._config, self._executor)
@@ -143,7 +182,7 @@ class ArrayCargo:
     def receive(self, made: Contribution, parcel: Parcel) -> ContributionArrived:
         house, fragment = self.storehouse, made.fragment
         inspection = house.inspect(
-            fragment, parcel.body, parcel.digest, made.c_steps, made.c_tokens, house.norm_bound(fragment)
+            fragment, parcel.body, parcel.digest, made.c_steps, made.c_tokens, house.norm_bound(fragment, made.c_steps)
         )
         return arrived(made, inspection.norm, inspection.defect, house.hold(fragment, inspection))
 
@@ -154,6 +193,10 @@ class ArrayCargo:
         prepared = self.storehouse.prepare(commit)
         notice = self.storehouse.publish(commit, prepared)
         return Committed(commit.round, commit.fragment, notice.version, notice.digest, prepared.norm)
+
+    def go_back(self, saved: SavedArrays) -> tuple[VersionNotice, ...]:
+        kept, norms = saved
+        return self.storehouse.publish_earlier(self.storehouse.prepare_earlier(kept), norms)
 
     def release(self, payload: int) -> None:
         self.storehouse.release(payload)
@@ -171,5 +214,5 @@ class ArrayFreight:
     def codecs(self, layout: Layout, config: RunConfig, backend: Backend) -> Codecs:
         return ArrayCodecs(layout, config)
 
-    def cargo(self, layout: Layout, config: RunConfig, executor: Executor | None) -> Cargo:
-        return ArrayCargo(layout, config, executor)
+    def cargo(self, layout: Layout, config: RunConfig, executor: Executor | None, saved: Any = None) -> Cargo:
+        return ArrayCargo(layout, config, executor, saved)

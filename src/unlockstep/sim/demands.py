@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from unlockstep import tape as tapes
+from unlockstep.core.donation import DONORS_MAX
 from unlockstep.core.events import Event, FragmentAdopted, FragmentCommitted
 from unlockstep.core.options import Late, Participation
+from unlockstep.core.recovery import PATIENCE_LEASES
 from unlockstep.sim.learner_host import BACKOFF_NS_MAX, FLUSH_NS_MAX
 from unlockstep.sim.network import MILLISECOND_NS, SECOND_NS
 from unlockstep.sim.story import Story
@@ -92,13 +94,14 @@ def transfer_ns(story: Story) -> int | None:
     on_links = any(isinstance(action, tapes.Cut | tapes.Throttle | tapes.Corrupt) for action in actions)
     if links.loss or links.bits_per_s or on_links or any(action.target == tapes.SYNCER for action in actions):
         return None
-    return max(costs.message_ns, costs.body_ns, costs.commit_ns) + links.jitter_ns
+    # What is said waits for the save under way and for the one that promises it.
+    return max(costs.message_ns, costs.body_ns, costs.commit_ns) + 2 * costs.save_ns + links.jitter_ns
 
 
 def exchange_ns(story: Story) -> int:
     """A pull, an upload, a commit, an announcement and a fetch."""
     costs = story.costs
-    return 4 * costs.message_ns + 2 * costs.body_ns + costs.commit_ns
+    return 4 * costs.message_ns + 2 * costs.body_ns + costs.commit_ns + 4 * costs.save_ns
 
 
 def everyone_gives(story: Story, core: Sequence[str]) -> bool:
@@ -117,19 +120,24 @@ def progress_ns(story: Story, core: Sequence[str]) -> int:
     """How long the core may take until its goals are met.
 
     Everybody is back after a pause between two attempts to connect, the lease of who was there before, the end in order
-    of a process that must not go on, and an exchange of parameters. Then the clock stands at most ``2 * ratio + H`` of
-    the slowest one's steps before the next round, and every round takes H/P steps to come due, one to be answered, an
-    exchange, and a grace window.
+    of a process that must not go on, an exchange of parameters, and donors that all fall silent. Then the clock stands
+    at most ``2 * ratio + H`` of the slowest one's steps before the next round, and every round takes H/P steps to come
+    due, one to be answered, an exchange, and a grace window.
     """
     options = story.config.protocol
     slowest_ns, fastest_ns = slowest_and_fastest_ns(story, core)
     slowed_ns = round(max(story.step_ns.values()) * 20)
     back_ns = 2 * BACKOFF_NS_MAX + options.lease_ns + FLUSH_NS_MAX + 4 * SUPERVISION_NS + 4 * exchange_ns(story)
+    if story.config.recovery.donor:
+        back_ns += (DONORS_MAX + PATIENCE_LEASES) * (options.lease_ns + 2 * slowed_ns)
     catch_up_ns = (2 * slowest_ns // fastest_ns + 2 + options.interval_steps) * slowest_ns
     grace_ns = round(min(options.grace_cap_steps, options.grace_factor * options.overlap_steps) * slowed_ns)
     due_ns = -(-options.interval_steps * slowest_ns // options.fragments) + slowest_ns
     round_ns = due_ns + 2 * slowest_ns + exchange_ns(story) + grace_ns
-    return back_ns + catch_up_ns + ROTATIONS * options.fragments * round_ns
+    healing_ns = 0
+    if story.diverges:  # It is refused until it is shut out, and comes back.
+        healing_ns = (options.strikes_max + 2) * round_ns + round(2 * options.quarantine_s_max * SECOND_NS) + back_ns
+    return healing_ns + back_ns + catch_up_ns + ROTATIONS * options.fragments * round_ns
 
 
 def ending_ns(story: Story, longest_step_ns: int) -> int:

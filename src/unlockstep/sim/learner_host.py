@@ -10,21 +10,31 @@ from collections.abc import Callable
 
 from unlockstep.config import RunConfig
 from unlockstep.core import messages
+from unlockstep.core.actions import FetchState
+from unlockstep.core.course import Course
+from unlockstep.core.data_book import Grant
 from unlockstep.core.layout import LayoutMethod, build_layout
 from unlockstep.core.messages import (
     Connected,
     Disconnected,
+    Fenced,
     Fetched,
     FetchFailed,
+    HandedOver,
+    JoinRefused,
     LearnerInput,
     LearnerMessage,
     Leave,
     SeedStored,
+    StateFetched,
+    StateFetchFailed,
+    StateNotTaken,
     SyncerMessage,
     UploadFailed,
     VersionNotice,
 )
-from unlockstep.learners.backend import Backend, FloatArray
+from unlockstep.learners.backend import Backend, FloatArray, InnerState
+from unlockstep.learners.state_body import Donated
 from unlockstep.loop import Contribution, LearnerLoop
 from unlockstep.sim.cargo import Freight, Parcel
 from unlockstep.sim.life import Alarm, Life
@@ -32,7 +42,7 @@ from unlockstep.sim.network import MILLISECOND_NS, SECOND_NS, Costs, Fate, Way, 
 from unlockstep.sim.syncer_host import Connection, SyncerProcess
 
 BACKOFF_NS_MIN = 50 * MILLISECOND_NS
-BACKOFF_NS_MAX = 5 * SECOND_NS
+BACKOFF_NS_MAX = 1 * SECOND_NS
 UPLOAD_ATTEMPTS_MAX = 5
 FLUSH_NS_MAX = 2 * SECOND_NS
 """Given to what is under way when a process ends in order."""
@@ -42,6 +52,9 @@ FLUSH_LOOK_NS = 10 * MILLISECOND_NS
 
 StepTime = Callable[[int], int]
 """Number of the step, from 0 -> its duration in nanoseconds."""
+
+Overhear = Callable[["LearnerProcess", SyncerMessage], None]
+"""Process, and what it is told."""
 
 
 class LearnerHost:
@@ -84,6 +97,9 @@ class LearnerProcess:
         step_ns: how long its steps take on a host that is not slowed down.
         freight: what its bodies are.
         syncer: the process of the syncer that answers at the address, whenever asked; None while there is none.
+        course: of a process that takes data leases.
+        overhear: called with whatever the syncer says to it.
+        inner: what its inner optimizer remembers; None: it takes no other learner's, and gives nobody its own.
     """
 
     def __init__(
@@ -96,6 +112,9 @@ class LearnerProcess:
         step_ns: StepTime,
         freight: Freight,
         syncer: Callable[[], SyncerProcess | None],
+        overhear: Overhear,
+        course: Course | None = None,
+        inner: InnerState | None = None,
     ) -> None:
         layout = build_layout(backend.tensors(), config.protocol.fragments, LayoutMethod(config.protocol.layout))
         backend.bind(layout)
@@ -112,16 +131,28 @@ class LearnerProcess:
             adoption=config.adoption.mode,
             blend_alpha=config.adoption.blend_alpha,
             now_ns=life.clock.now_ns,
+            course=course,
+            inner=inner,
+            reset_optimizer=backend.reset_optimizer,
         )
+        self._course = course
+        self.taken: list[Grant] = []
+        """What it has trained, or is training."""
         self._host = host
-        self._costs = costs
-        self._step_ns = step_ns
-        self._syncer = syncer
+        self._costs, self._step_ns = costs, step_ns
+        self._syncer, self._overhear = syncer, overhear
         self._codecs = freight.codecs(layout, config, backend)
         self._connection: Connection | None = None
         self._backoff_ns = BACKOFF_NS_MIN
+        self._not_before_ns = 0
+        """It was told not to come back before."""
         self._transfers = 0
+        self._uploads: dict[HandedOver, Contribution] = {}
+        """Under way, each at its newest attempt."""
+        self.undelivered: set[HandedOver] = set()
+        """What it could not hand over, at least once."""
         self._payloads: dict[int, FloatArray] = {}
+        self._states: dict[int, Donated] = {}
         self._next_payload = 0
         self._alarm = Alarm(life, self._on_deadline)
         self._step_number = 0
@@ -129,8 +160,7 @@ class LearnerProcess:
         self._step_ends_ns: int | None = None
         """None between two steps."""
         self._step_left_ns = 0
-        self._is_leaving = False
-        self._is_ending = False
+        self._is_leaving = self._is_ending = False
         life.after(costs.message_ns, self._connect)
 
     @property
@@ -195,11 +225,14 @@ class LearnerProcess:
     def _connect_later(self) -> None:
         pause_ns = round(self._backoff_ns * self._host.wire.draw.uniform(0.5, 1.0))
         self._backoff_ns = min(2 * self._backoff_ns, BACKOFF_NS_MAX)
-        self.life.after(pause_ns, self._connect)
+        self.life.at(max(self.life.clock.now_ns() + pause_ns, self._not_before_ns), self._connect)
 
     def hear(self, connection: Connection, message: SyncerMessage) -> None:
         """What the syncer has said."""
         if connection is self._connection:
+            if isinstance(message, Fenced | JoinRefused):
+                self._not_before_ns = self.life.clock.now_ns() + message.retry_ns
+            self._overhear(self, message)
             self._deliver(message)
 
     def lose(self, connection: Connection) -> None:
@@ -235,6 +268,8 @@ class LearnerProcess:
         if self._step_ends_ns is None and self.loop.wait_until_may_step(timeout_s=0):
             if self.steps == 0 and self.loop.steps_before > 0:
                 self.backend.seek(self.loop.steps_before)
+            if self._course is not None:
+                self.taken += self.loop.take(self._course.step_sequences)
             self._end_step_in(round(self._step_ns(self.steps) * self._host.slowdown))
         self._alarm.set(self.loop.next_deadline_ns())
         if self.loop.done is not None and not self._is_ending:
@@ -265,8 +300,15 @@ class LearnerProcess:
 
     def _depart(self) -> None:
         if self.loop.done is None:
-            self.loop.leave()
+            self.loop.ask_to_leave()
+            self.life.after(FLUSH_NS_MAX, self._go_now)
         self._go_on()
+
+    def _go_now(self) -> None:
+        """It has waited long enough for the syncer to say what it wants."""
+        if self.loop.done is None:
+            self.loop.ask_to_leave()
+            self._go_on()
 
     def _end_in_order(self, until_ns: int) -> None:
         """Close the connection once nothing is under way, or after a while."""
@@ -297,27 +339,39 @@ class LearnerProcess:
             self._say(goodbye)
 
     def fetch(self, notice: VersionNotice) -> None:
-        size = self._codecs.size(notice.fragment)
-        self.life.at(self._host.wire.body_arrives_ns(Way.DOWN, size), lambda: self._end_fetch(notice))
+        """The syncer takes hold of a body when it is asked: what is committed while it travels does it no harm."""
+        arrives_ns = self._host.wire.body_arrives_ns(Way.DOWN, self._codecs.size(notice.fragment))
+        giver = self._syncer()
+        given = giver.give(notice) if giver is not None and giver.life.is_running else None
+        self.life.at(arrives_ns, lambda: self._end_fetch(notice, giver, given))
 
-    def _end_fetch(self, notice: VersionNotice) -> None:
-        syncer, wire, parcel, values = self._syncer(), self._host.wire, None, None
-        if syncer is not None and syncer.life.is_running and wire.fate() is not Fate.LOST:
-            parcel = syncer.give(notice)
+    def _end_fetch(self, notice: VersionNotice, giver: SyncerProcess | None, given: Parcel | None) -> None:
+        wire, parcel, values = self._host.wire, None, None
+        if giver is not None and giver is self._syncer() and giver.life.is_running and wire.fate() is not Fate.LOST:
+            parcel = given
         if parcel is not None:
             values = self._codecs.unpack(notice, parcel.damaged() if wire.damages() else parcel)
         if values is None:
             self._deliver(FetchFailed(notice.fragment, notice.version))
             return
-        payload, self._next_payload = self._next_payload, self._next_payload + 1
+        payload = self._new_payload()
         self._payloads[payload] = values
         self._deliver(Fetched(notice.fragment, notice.version, notice.digest, payload))
 
+    def _new_payload(self) -> int:
+        self._next_payload += 1
+        return self._next_payload
+
     def upload(self, contribution: Contribution) -> None:
         c, parcel = contribution, self._codecs.pack(contribution)
+        key = HandedOver(c.round, c.fragment, c.tokens)
+        self._uploads[key] = contribution
 
         def fail() -> None:
-            self._deliver(UploadFailed(c.round, c.fragment, c.c_tokens, c.tokens))
+            if self._uploads.get(key) is contribution:  # else it has been handed over once more since
+                del self._uploads[key]
+                self.undelivered.add(key)
+                self._deliver(UploadFailed(c.round, c.fragment, c.c_tokens, c.tokens))
 
         def arrive(peer: SyncerProcess) -> None:
             sent = self._host.uploaded(parcel)
@@ -325,6 +379,8 @@ class LearnerProcess:
             def take() -> None:
                 if not peer.take_upload(contribution, sent):
                     self.life.happen(fail)
+                elif self._uploads.get(key) is contribution:
+                    del self._uploads[key]
 
             peer.life.happen(take)
 
@@ -373,5 +429,43 @@ class LearnerProcess:
     def take(self, payload: int) -> FloatArray:
         return self._payloads.pop(payload)
 
+    def upload_state(self, run_id: str, learner: str, incarnation: int, ticket: int, donated: Donated) -> None:
+        parcel = self._codecs.pack_state(donated)
+
+        def fail() -> None:
+            self._deliver(StateNotTaken(ticket))
+
+        def arrive(peer: SyncerProcess) -> None:
+            sent = self._host.uploaded(parcel)
+
+            def take() -> None:
+                if not peer.take_state(run_id, learner, incarnation, ticket, sent):
+                    self.life.happen(fail)
+
+            peer.life.happen(take)
+
+        self._carry(parcel.size, arrive, fail)
+
+    def fetch_state(self, action: FetchState) -> None:
+        arrives_ns = self._host.wire.body_arrives_ns(Way.DOWN, action.size_bytes)
+        self.life.at(arrives_ns, lambda: self._end_fetch_state(action))
+
+    def _end_fetch_state(self, action: FetchState) -> None:
+        syncer, wire, parcel, donated = self._syncer(), self._host.wire, None, None
+        if syncer is not None and syncer.life.is_running and wire.fate() is not Fate.LOST:
+            parcel = syncer.give_state(action.ticket)
+        if parcel is not None:
+            donated = self._codecs.unpack_state(action.digest, parcel.damaged() if wire.damages() else parcel)
+        if donated is None:
+            self._deliver(StateFetchFailed(action.ticket))
+            return
+        payload = self._new_payload()
+        self._states[payload] = donated
+        self._deliver(StateFetched(action.ticket, donated.notices, donated.clock, payload))
+
+    def take_state(self, payload: int) -> Donated:
+        return self._states.pop(payload)
+
     def discard(self, payload: int) -> None:
         self._payloads.pop(payload, None)
+        self._states.pop(payload, None)

@@ -35,6 +35,8 @@ class Costs:
     body_ns: int = 20 * MILLISECOND_NS
     """One fragment, one way, on a link that is not throttled."""
     commit_ns: int = 10 * MILLISECOND_NS
+    save_ns: int = 2 * MILLISECOND_NS
+    """From when the syncer's state is what it is to its being on disk."""
 
 
 @dataclass(frozen=True, slots=True)

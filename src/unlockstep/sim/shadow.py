@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -28,10 +29,14 @@ from unlockstep.core.merge import MergeRule
 from unlockstep.core.messages import Committed, ContributionArrived, VersionNotice
 from unlockstep.core.options import Anchor
 from unlockstep.learners.backend import Backend, FloatArray
+from unlockstep.learners.state_body import Donated, decode_state
 from unlockstep.loop import Contribution
 from unlockstep.sim.cargo import ArrayCargo, ArrayFreight, Cargo, Codecs, Freight, Parcel
 from unlockstep.sim.ward import ROUNDING, Ward, WardedBackend, Wide
 from unlockstep.storehouse import NO_PAYLOAD, Storehouse
+
+Memory: TypeAlias = tuple[dict[int, tuple[Wide, float]], dict[tuple[int, int], Wide]]
+"""What a second opinion needs of an earlier life: momentum, and the newest versions."""
 
 CONDITION_MAX = 1e3
 """Where unit vectors cancel to less than 1 / this, the direction that is scaled up is mostly rounding: there the merged
@@ -54,8 +59,9 @@ class ShadowFreight:
         codecs = self._watched.codecs(layout, config, backend)
         return _WatchedCodecs(layout, config, codecs, backend) if isinstance(backend, WardedBackend) else codecs
 
-    def cargo(self, layout: Layout, config: RunConfig, executor: Executor | None) -> Cargo:
-        return Shadow(self._ward, layout, config, self._watched.cargo(layout, config, executor))
+    def cargo(self, layout: Layout, config: RunConfig, executor: Executor | None, saved: Any = None) -> Cargo:
+        watched, memory = (None, None) if saved is None else saved
+        return Shadow(self._ward, layout, config, self._watched.cargo(layout, config, executor, watched), memory)
 
 
 class _WatchedCodecs:
@@ -64,6 +70,7 @@ class _WatchedCodecs:
     def __init__(self, layout: Layout, config: RunConfig, watched: Codecs, trained: WardedBackend) -> None:
         self._watched = watched
         self._trained = trained
+        self._layout = layout
         self._uploads = fragment_codecs(layout, config.codec.upload)
 
     def pack(self, made: Contribution) -> Parcel:
@@ -77,11 +84,24 @@ class _WatchedCodecs:
     def size(self, fragment: int) -> int:
         return self._watched.size(fragment)
 
+    def pack_state(self, donated: Donated) -> Parcel:
+        parcel = self._watched.pack_state(donated)
+        self._trained.give(decode_state(parcel.body, self._layout))
+        return parcel
+
+    def unpack_state(self, digest: str, parcel: Parcel) -> Donated | None:
+        donated = self._watched.unpack_state(digest, parcel)
+        if donated is not None and body_digest(parcel.body) != digest:
+            self._trained.complain_of_state("takes a damaged state for a sound one")
+        return donated
+
 
 class Shadow:
     """One life of the syncer, watched (``cargo.Cargo``)."""
 
-    def __init__(self, ward: Ward, layout: Layout, config: RunConfig, watched: Cargo) -> None:
+    def __init__(
+        self, ward: Ward, layout: Layout, config: RunConfig, watched: Cargo, memory: Memory | None = None
+    ) -> None:
         self.watched = watched
         self._ward = ward
         self._layout = layout
@@ -89,6 +109,14 @@ class Shadow:
         self._uploads = fragment_codecs(layout, config.codec.upload)
         self._downloads = fragment_codecs(layout, config.codec.download)
         self._begin()
+        if memory is not None:
+            self._momentum.update(memory[0])
+            self._versions.update(memory[1])
+
+    def saved(self) -> tuple[object, Memory]:
+        current = {(notice.fragment, notice.version) for notice in self.storehouse.newest()}
+        versions = {key: values for key, values in self._versions.items() if key in current}
+        return self.watched.saved(), (dict(self._momentum), versions)
 
     def _begin(self) -> None:
         self._held: dict[int, tuple[Contribution, Wide]] = {}
@@ -130,6 +158,14 @@ class Shadow:
             for payload in share.payloads:
                 self._held.pop(payload, None)
         return committed
+
+    def go_back(self, saved: Any) -> tuple[VersionNotice, ...]:
+        watched, (momentum, _) = saved
+        notices = self.watched.go_back(watched)
+        self._momentum = dict(momentum)
+        for notice in notices:
+            self._publish(notice)
+        return notices
 
     def release(self, payload: int) -> None:
         self.watched.release(payload)
@@ -201,7 +237,8 @@ class Shadow:
         delta: Wide = sum((self._held[payload][1] for payload in share.payloads), start=np.zeros(1))
         if self._config.protocol.anchor is Anchor.SYNCER:
             base, current = share.base_versions[-1], commit.version - 1
-            delta = delta + self._versions[commit.fragment, current] - self._versions[commit.fragment, base]
+            if (commit.fragment, base) in self._versions:  # else of an earlier life, and gone with it
+                delta = delta + self._versions[commit.fragment, current] - self._versions[commit.fragment, base]
         return delta
 
 

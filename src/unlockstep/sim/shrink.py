@@ -97,7 +97,7 @@ def _shorter(story: Story) -> Iterator[Story]:
 
 def _plainer(story: Story) -> Iterator[Story]:
     """Quiet links, ordinary costs, sound learners, one speed."""
-    for field, value in (("links", LinkModel()), ("diverges", {}), ("costs", Costs())):
+    for field, value in (("links", LinkModel()), ("diverges", {}), ("evaluation_ns", 0), ("costs", Costs())):
         if getattr(story, field) != value:
             yield msgspec.structs.replace(story, **{field: value})
     for field in LinkModel.__dataclass_fields__:

@@ -21,12 +21,12 @@ import tomli_w
 
 from unlockstep import config as run_config
 from unlockstep import tape as tapes
-from unlockstep.config import RunConfig
+from unlockstep.config import Durability, RunConfig
 from unlockstep.core.adoption import Adoption
 from unlockstep.core.codec import Codec
 from unlockstep.core.errors import UsageError
 from unlockstep.core.merge import MergeRule
-from unlockstep.core.options import Anchor, Late, Participation, ProtocolOptions
+from unlockstep.core.options import Anchor, Late, Participation, ProtocolOptions, RollbackOptions
 from unlockstep.sim.network import MILLISECOND_NS, SECOND_NS, Costs, LinkModel
 
 STEPS_ENDLESS = 10**6
@@ -54,7 +54,14 @@ class Story(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     costs: Costs = Costs()
     links: LinkModel = LinkModel()
     diverges: dict[str, int] = {}
-    """Learners whose model becomes NaN, and in which step of each process."""
+    """Learners whose model becomes NaN once, in this step of a process."""
+    evaluation_ns: int = 0
+    """Above 0: so often, until the tape ends, a validation loss is reported."""
+    spikes: tuple[int, ...] = ()
+    """Numbers of those, from 0, that are out of all proportion."""
+    corpus_sequences: int = 0
+    """Of an imaginary corpus, where the configuration has it dealt out by leases; a step takes
+    ``inner.batch_size`` of them."""
     tape: tapes.Tape
     """What goes wrong, until ``tape.end_ns``; after that nothing does any more."""
 
@@ -69,7 +76,18 @@ def draw(seed: int) -> Story:
     end_ns = max(chance.choice((2, 4, 6)) * SECOND_NS, min(3 * max(step_ns.values()), 12 * SECOND_NS))
     end_ns *= chance.choice((1, 1, 1, 1, 6))
     diverges = {name: chance.randint(1, 40) for name in names if chance.random() < 0.5} if _rarely(chance) else {}
-    config = _config(chance, len(names))
+    disk = random.Random(f"{seed}/disk")
+    data = random.Random(f"{seed}/data")
+    config = msgspec.structs.replace(_config(chance, len(names)), durability=_durability(disk))
+    if data.random() < 0.5:
+        config = _leases(data, config)
+    recovery = run_config.RecoverySection(donor=random.Random(f"{seed}/recovery").random() < 0.5)
+    config = msgspec.structs.replace(config, recovery=recovery)
+    judge = random.Random(f"{seed}/judge")
+    if judge.random() < 0.3:
+        rollback = RollbackOptions(spike_factor=2.0, window=judge.choice((1, 2, 5)))
+        config = msgspec.structs.replace(config, rollback=rollback)
+    config = _quarantine(config, random.Random(f"{seed}/quarantine"))
     # Often nothing happens until the first rounds are over: what goes wrong then has more to go wrong with.
     calm_ns = chance.choice((0, 1, 2)) * config.protocol.interval_steps * fastest_ns
     return Story(
@@ -80,10 +98,13 @@ def draw(seed: int) -> Story:
             message_ns=chance.choice((0, 1, 1, 30)) * MILLISECOND_NS,
             body_ns=chance.choice((0, 20, 20, 300)) * MILLISECOND_NS,
             commit_ns=chance.choice((0, 10, 10, 300)) * MILLISECOND_NS,
+            save_ns=disk.choice((0, 2, 2, 200)) * MILLISECOND_NS,
         ),
         links=_links(chance),
         diverges=diverges,
-        tape=_tape(chance, f"seed-{seed}", names, at_start, calm_ns, calm_ns + end_ns),
+        corpus_sequences=data.choice((3, 20, 60, 400)) if config.data.dealing else 0,
+        **(_evaluations(judge) if config.rollback.spike_factor else {}),
+        tape=_tape(chance, f"seed-{seed}", names, at_start, calm_ns, calm_ns + end_ns, _deaths(disk)),
     )
 
 
@@ -132,6 +153,39 @@ def _config(chance: random.Random, learners: int) -> RunConfig:
     )
 
 
+def _evaluations(chance: random.Random) -> dict[str, Any]:
+    """The losses that somebody reports."""
+    share = chance.choice((0.05, 0.2, 0.6))
+    spikes = tuple(number for number in range(200) if chance.random() < share)
+    return {"evaluation_ns": chance.choice((50, 200, 700)) * MILLISECOND_NS, "spikes": spikes}
+
+
+def _quarantine(config: RunConfig, chance: random.Random) -> RunConfig:
+    """Long enough to be noticed, short enough for a story."""
+    pause_s = chance.choice((0.0, 0.2, 1.0, 3.0))
+    changes = {"quarantine_s": pause_s, "quarantine_s_max": max(0.05, pause_s * chance.choice((1, 4)))}
+    return msgspec.structs.replace(config, protocol=msgspec.structs.replace(config.protocol, **changes))
+
+
+def _durability(chance: random.Random) -> run_config.DurabilitySection:
+    mode = chance.choice((Durability.COMMIT, Durability.COMMIT, Durability.INTERVAL))
+    return run_config.DurabilitySection(mode=mode, interval_commits=chance.choice((2, 5, 30)))
+
+
+def _leases(chance: random.Random, config: RunConfig) -> RunConfig:
+    """The corpus is dealt out. Often it has an end: then the run has one, too."""
+    batch = chance.choice((1, 1, 2, 3))
+    chunk = chance.choice((1, 2, 3, 5, 16))
+    data = run_config.DataSection(
+        deal=run_config.Deal.LEASES,
+        chunk_sequences=chunk,
+        stock_sequences=max(batch, chance.choice((1, chunk, 2 * chunk, 4 * chunk))),
+        epochs=chance.choice((0, 0, 1, 2)),
+    )
+    inner = msgspec.structs.replace(config.inner, batch_size=batch)
+    return msgspec.structs.replace(config, data=data, inner=inner)
+
+
 def _length(chance: random.Random) -> run_config.RunSection:
     """Mostly until the run is told to end, else so short that it ends in the middle of the tape: by steps or tokens."""
     steps = chance.randint(5, 60) if _rarely(chance) else STEPS_ENDLESS
@@ -159,24 +213,39 @@ def _tape(
     at_start: tuple[str, ...],
     begin_ns: int,
     end_ns: int,
+    deaths: list[tuple[float, int]],
 ) -> tapes.Tape:
-    """Walk through what is possible (``tape.Standing``), each kind of action with a likelihood of this story's own."""
+    """Walk through what is possible (``tape.Standing``), each kind of action with a likelihood of this story's own; and
+    the syncer dies once more for each of ``deaths``."""
     weights = {kind: chance.choice((0, 0, 1, 1, 5)) for kind in tapes.KINDS.values()}
     for kind in RECOVERIES:
         weights[kind] = max(1, weights[kind])
     syncer_share = chance.choice((0.0, 0.0, 0.1, 0.3))
     times = sorted(chance.randrange(begin_ns, end_ns) for _ in range(chance.choice((0, 2, 4, 8, 12, 20))))
+    moments: list[tuple[int, type[tapes.Action] | None]] = [(at_ns, None) for at_ns in times]
+    for share, away_ns in deaths:
+        at_ns = round(begin_ns + share * (end_ns - begin_ns))
+        moments += [(at_ns, tapes.Kill), (min(at_ns + away_ns, end_ns), tapes.Restart)]
     standing = tapes.Standing(at_start)
     actions = []
-    for at_ns in times:
-        target = tapes.SYNCER if chance.random() < syncer_share else chance.choice(learners)
-        kinds = [kind for kind in standing.possible(target) if weights[kind]]
+    for at_ns, what in sorted(moments, key=lambda moment: moment[0]):
+        if what is not None:
+            target, kinds = tapes.SYNCER, [kind for kind in standing.possible(tapes.SYNCER) if kind is what]
+        else:
+            target = tapes.SYNCER if chance.random() < syncer_share else chance.choice(learners)
+            kinds = [kind for kind in standing.possible(target) if weights[kind]]
         if kinds:
-            kind = chance.choices(kinds, [weights[kind] for kind in kinds])[0]
+            kind = what or chance.choices(kinds, [weights[kind] for kind in kinds])[0]
             action = kind(at_ns=at_ns, target=target, **_values(chance, kind))
             standing.move(action)
             actions.append(action)
     return tapes.Tape(name=name, learners=at_start, actions=tuple(actions), end_ns=end_ns)
+
+
+def _deaths(chance: random.Random) -> list[tuple[float, int]]:
+    """In three of eight stories: where in the tape the syncer dies, as a share of it, and how long it is away."""
+    count = chance.choice((0, 0, 0, 0, 0, 1, 2, 5))
+    return [(chance.random(), chance.choice((0, 100, 1000)) * MILLISECOND_NS) for _ in range(count)]
 
 
 def _values(chance: random.Random, kind: type[tapes.Action]) -> dict[str, Any]:
@@ -203,6 +272,9 @@ class _Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     costs: Costs = Costs()
     links: LinkModel = LinkModel()
     diverges: dict[str, int] = {}
+    corpus_sequences: int = 0
+    evaluation_ns: int = 0
+    spikes: tuple[int, ...] = ()
     config: dict[str, dict[str, Any]] = {}
     """Section -> setting -> value, of those that are not as in ``RunConfig()``."""
 
@@ -214,8 +286,11 @@ def dumps(story: Story) -> str:
         ordinary = msgspec.to_builtins(usual)
         values = msgspec.to_builtins(getattr(story, name))
         table[name] = {field: value for field, value in values.items() if value != ordinary[field]}
-    table |= {"diverges": story.diverges, "config": _differences(story.config)}
-    filled = {name: value for name, value in table.items() if value != {}}
+    table |= {"diverges": story.diverges, "corpus_sequences": story.corpus_sequences}
+    if story.evaluation_ns:
+        table |= {"evaluation_ns": story.evaluation_ns, "spikes": list(story.spikes)}
+    table |= {"config": _differences(story.config)}
+    filled = {name: value for name, value in table.items() if value not in ({}, 0) or name == "seed"}
     return f"{tapes.dumps_toml(story.tape)}\n{tomli_w.dumps({'story': filled})}"
 
 
@@ -240,6 +315,9 @@ def loads(text: str, source: str = "the story") -> Story:
         costs=table.costs,
         links=table.links,
         diverges=table.diverges,
+        corpus_sequences=table.corpus_sequences,
+        evaluation_ns=table.evaluation_ns,
+        spikes=table.spikes,
         tape=tapes.loads(tomli_w.dumps(whole), "toml", source),
     )
     if missing := sorted(story.tape.cast - story.step_ns.keys()):

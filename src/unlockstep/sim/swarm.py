@@ -2,17 +2,16 @@
 
 Decides the verdict:
 
-1. **Safety.** The tape is played. Every event of every life of the syncer passes the safety rules (``checkers``), every
-   commit is computed a second time (``shadow``), and no learner may hold a value that nobody published, nor hand over
-   anything but what it has trained since it last did (``ward``).
+1. **Safety.** The tape is played. Every event passes the safety rules (``checkers``), over all lives of the syncer,
+   every commit is computed a second time (``shadow``), and no learner may hold a value that nobody published, nor hand
+   over anything but what it has trained since it last did (``ward``).
 2. **Liveness.** A core of at least K learners is chosen. Their links are healed, their processes continued or started
    again; the others are left as they are, or killed. Then, within a bound that follows from the story's own durations,
    every fragment commits, every learner of the core gives to every fragment and adopts a new version of it, also one
    that has just joined (``demands``).
 3. **The end.** The run is told to end. It must, within a bound, its books in balance and nothing left in its store.
 
-A syncer that is killed comes back knowing nothing: each of its lives is a run of its own. A learner that had trained in
-an earlier one must notice, and stop.
+A syncer that is killed comes back with what it had saved, and everything goes on: what was logged after that is void.
 
 Nothing is drawn while a story is played but who belongs to the core, which follows from the story's seed.
 """
@@ -30,19 +29,23 @@ import numpy as np
 
 from unlockstep import tape as tapes
 from unlockstep.checkers import LIVENESS, SAFETY, Checkers, imbalances
+from unlockstep.config import Durability
+from unlockstep.core.course import Course
 from unlockstep.core.events import (
     ContributionAccepted,
     ContributionRefused,
     Event,
-    FragmentAdopted,
     FragmentCommitted,
     LearnerLive,
+    RolledBack,
     RunFinished,
     RunFinishing,
     RunSeeded,
     StepReported,
+    SyncerResumed,
 )
-from unlockstep.core.messages import EndRun
+from unlockstep.core.leasing import EVERYTHING_TRAINED
+from unlockstep.core.messages import EndRun, Evaluation, HandedOver, SyncerMessage
 from unlockstep.core.reasons import RefusalReason
 from unlockstep.learners.backend import Backend
 from unlockstep.learners.toy import ToyBackend
@@ -52,14 +55,17 @@ from unlockstep.sim.demands import (
     Goals,
     ending_ns,
     everyone_gives,
+    exchange_ns,
     longest_stop_ns,
     progress_ns,
+    slowest_and_fastest_ns,
     transfer_ns,
 )
 from unlockstep.sim.learner_host import LearnerProcess
+from unlockstep.sim.promised import Promised
 from unlockstep.sim.shadow import Shadow, ShadowFreight
 from unlockstep.sim.story import Story
-from unlockstep.sim.syncer_host import MakeCore, SyncerProcess, production_core
+from unlockstep.sim.syncer_host import MakeCore, production_core
 from unlockstep.sim.ward import Ward, WardedBackend
 from unlockstep.sim.world import World
 
@@ -75,8 +81,8 @@ HAPPENINGS_AT_ONCE_MAX = 10_000
 NEVER_ENTERED = (RefusalReason.STALE_INCARNATION, RefusalReason.UNKNOWN_ROUND, RefusalReason.BAD_COUNTS)
 """Refusals whose tokens may be in flight until the end drops them."""
 
-Record = Callable[[int, Sequence[Event]], None]
-"""Number of the syncer's life, and what has happened in it."""
+Record = Callable[[Sequence[Event]], None]
+"""What has happened."""
 
 
 class Verdict(Enum):
@@ -108,6 +114,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """When it was noticed, in virtual time; else how long the story was."""
     happenings: int = 0
     commits: int = 0
+    rollbacks: int = 0
 
     @property
     def failed(self) -> bool:
@@ -160,6 +167,7 @@ def play(
         at_ns=stage.world.clock.now_ns(),
         happenings=stage.happenings,
         commits=stage.commits,
+        rollbacks=stage.rollbacks,
     )
 
 
@@ -176,6 +184,11 @@ class _Stage:
     def __init__(self, story: Story, make_core: MakeCore, freight: Freight | None, record: Record | None) -> None:
         self.story = story
         self.ward = Ward()
+        self._is_kept = transfer_ns(story) is not None and not story.diverges
+        """The world keeps to an allowance, and nothing of a sound learner's is refused as a defect."""
+        self._checkers = self._new_checkers()
+        is_durable = story.config.durability.mode is Durability.COMMIT
+        self._promised = Promised(self.ward, self._checkers.history, is_durable)
         self.world = World(
             story.config,
             story.costs,
@@ -183,23 +196,27 @@ class _Stage:
             seed=story.seed,
             freight=ShadowFreight(self.ward, freight),
             make_core=make_core,
+            make_course=self._course if story.corpus_sequences else None,
+            remembers=True,
+            overhear=self._overhear,
         )
         self.happenings = 0
         self._at_once = 0
         """Happenings since time has moved."""
         self._now_ns = 0
         self.commits = 0
+        self.rollbacks = 0
         self._record = record
-        self._is_kept = transfer_ns(story) is not None and not story.diverges
-        """The world keeps to an allowance, and nothing of a sound learner's is refused as a defect."""
-        self._life: SyncerProcess | None = None
-        self._checkers = self._new_checkers()
+        self._lives = 1
+        """Lives of the syncer that have been looked at."""
+        self._handed_over: dict[LearnerProcess, tuple[HandedOver, ...]] = {}
+        """What each process of the core had handed over when faults ended."""
         self._found = 0
-        self._survivors: list[LearnerProcess] = []
-        """Processes that had trained before this life of the syncer began."""
         self._goals: Goals | None = None
         self._is_seeded = False
         self._is_finishing = False
+        self._is_all_trained = False
+        """The run says that all data is trained."""
         self._is_all_entered = True
         """No contribution was refused without entering its tokens."""
         self._tokens: dict[str, int] = {}
@@ -214,18 +231,38 @@ class _Stage:
         """Everything, in order; ``_Broken`` ends it early."""
         story, world = self.story, self.world
         world.schedule(story.tape, self._start)
+        if story.evaluation_ns:
+            world.clock.after(story.evaluation_ns, lambda: self._evaluate(0, ()))
         self._run(story.tape.end_ns)
         hopeless = not world.ended and not self._demand_progress()
         self._demand_end()
         if hopeless:
             raise _Broken(Verdict.HOPELESS, "", "too few learners are sound to form a core")
 
+    def _evaluate(self, number: int, seen: tuple[int, ...]) -> None:
+        """Report the loss of what was the newest when the one before was reported, and look at what is now."""
+        story, world = self.story, self.world
+        if world.ended or world.clock.now_ns() > story.tape.end_ns:
+            return
+        if world.syncer.life.is_running and seen and world.core.notices:
+            loss = 9.0 if number in story.spikes else 1.0
+            world.tell(Evaluation("judge", 0, loss, loss, seen))
+        if world.syncer.life.is_running:
+            seen = tuple(notice.version for notice in world.core.notices)
+        world.clock.after(story.evaluation_ns, lambda: self._evaluate(number + 1, seen))
+
     def _start(self, name: str) -> tuple[Backend, int]:
         story = self.story
         sizes = [3 + number % 3 for number in range(2 * story.config.protocol.fragments)]
         number = sorted(story.step_ns).index(name) if name in story.step_ns else len(story.step_ns)
-        toy = ToyBackend(seed=1000 * story.seed + number, sizes=sizes, noise=0.1, tokens_per_step=7 + 3 * number)
+        momentum = 0.5 if story.config.recovery.donor else 0.0
+        toy = ToyBackend(
+            seed=1000 * story.seed + number, sizes=sizes, noise=0.1, tokens_per_step=7 + 3 * number, momentum=momentum
+        )
         return WardedBackend(self.ward, name, toy, story.config, story.diverges.get(name)), self._step_ns(name)
+
+    def _course(self) -> Course:
+        return Course(self.story.corpus_sequences, "imaginary", self.story.config.inner.batch_size)
 
     def _step_ns(self, name: str) -> int:
         return self.story.step_ns.get(name, min(self.story.step_ns.values()))
@@ -236,15 +273,40 @@ class _Stage:
         if core is None:
             return False
         for name in core:
+            self._handed_over.update(self._given_by(name))
             self._revive(name)
         self._supervise(core)
         self._goals = Goals(self.world, core, everyone_gives(self.story, core))
         until_ns = self.world.clock.now_ns() + progress_ns(self.story, core)
-        self._run(until_ns, lambda: self._is_finishing or (self._goals is not None and self._goals.are_met))
+        self._run(until_ns, lambda: self._is_over or (self._goals is not None and self._goals.are_met))
         goals, self._goals = self._goals, None
-        if not (goals.are_met or self._is_finishing or self.world.ended):
+        if not (goals.are_met or self._is_over or self.world.ended):
             raise _Broken(Verdict.LIVENESS, *goals.complaint())
+        self._demand_end_of_data(core)
         return True
+
+    def _demand_end_of_data(self, core: Sequence[str]) -> None:
+        """When all of the corpus is granted, the core trains what is left of it and the run ends by itself."""
+        status = self.world.core.status(self.world.syncer.now_ns)
+        if status.data is None or not self._is_over or self._is_finishing:
+            return
+        for process in self.world.processes():
+            if process.name not in core and process.life.is_alive:
+                process.kill()  # However slow it is, what a learner holds is its own while it lives.
+        left = status.data.dealt - status.data.reached
+        slowest_ns, _ = slowest_and_fastest_ns(self.story, core)
+        steps_ns = left * (slowest_ns + exchange_ns(self.story))
+        self._run(self.world.clock.now_ns() + progress_ns(self.story, core) + steps_ns, lambda: self._is_finishing)
+        if not self._is_finishing:
+            now = self.world.core.status(self.world.syncer.now_ns).data
+            raise _Broken(Verdict.LIVENESS, "data", f"all data is granted and the run does not end: {now}")
+
+    @property
+    def _is_over(self) -> bool:
+        """There is nothing more to make progress with: the end is reached, or all data is granted."""
+        data = self.world.core.status(self.world.syncer.now_ns).data
+        is_granted = data is not None and 0 < data.epochs * data.sequences <= data.dealt and data.waiting == 0
+        return self._is_finishing or is_granted
 
     def _demand_end(self) -> None:
         """The third part."""
@@ -258,19 +320,56 @@ class _Stage:
             self._run(world.clock.now_ns() + ending_ns(self.story, self._longest_step_ns))
         if not world.ended:
             raise _Broken(Verdict.LIVENESS, "end", f"the run does not end; it is {world.core.state.value}")
+        self._take([*world.take_events(), *world.events])
         self._checkers.finish()
+        self._look_for_astray()
         self._look()
         ledger = world.core.status(world.syncer.now_ns).ledger
         for sentence in imbalances(ledger):
             raise _Broken(Verdict.SAFETY, "tokens", sentence)
         if ledger.in_flight:
             raise _Broken(Verdict.SAFETY, "tokens", f"{ledger.in_flight} tokens are in flight after the end")
+        if self._is_all_trained:
+            self._check_places()
         if world.core.notices:
             self._check_arrays()
+
+    def _check_places(self) -> None:
+        """What learners have really taken: all there is."""
+        data = self.story.config.data
+        taken = {
+            (grant.epoch, place)
+            for process in self.world.started
+            for grant in process.taken
+            for place in range(grant.start, grant.stop)
+        }
+        missing = data.epochs * self.story.corpus_sequences - len(taken)
+        if missing:
+            raise _Broken(Verdict.SAFETY, "data", f"{missing} places of the corpus were trained by nobody")
+
+    def _given_by(self, name: str) -> dict[LearnerProcess, tuple[HandedOver, ...]]:
+        if not self.world.is_up(name):
+            return {}
+        process = self.world.process(name)
+        assert isinstance(process.backend, WardedBackend), "every process is watched"
+        return {process: tuple(process.backend.handed_over)}
+
+    def _look_for_astray(self) -> None:
+        """What a process of the core handed over before faults ended has been settled since, whatever became of the
+        syncer: unless the process is gone, or has a body on its way still."""
+        states = {each.learner: each.state for each in self.world.core.status(self.world.syncer.now_ns).learners}
+        for process, given in self._handed_over.items():
+            assert isinstance(process.backend, WardedBackend), "every process is watched"
+            given = tuple(each for each in given if each in process.backend.handed_over)  # It may have begun anew.
+            is_present = self.world.process(process.name) is process and states.get(process.name) == "live"
+            if is_present and not process.is_uploading:
+                self._promised.look_for_astray(process, given)
 
     def _check_arrays(self) -> None:
         cargo = self.world.syncer.cargo
         assert isinstance(cargo, Shadow), "every cargo is watched"
+        if self.world.syncer.states_kept:
+            raise _Broken(Verdict.SAFETY, "memory", "states of learners are kept after the end")
         if held := cargo.storehouse.held_count:
             raise _Broken(Verdict.SAFETY, "memory", f"{held} contributions are held after the end")
         for fragment in range(self.story.config.protocol.fragments):
@@ -284,8 +383,10 @@ class _Stage:
         world, options = self.world, self.story.config.protocol
         chance = random.Random(f"{self.story.seed}/core")
         status = world.core.status(world.syncer.now_ns) if world.syncer.life.is_alive else None
-        expelled = {each.learner for each in status.learners if each.state == "quarantined"} if status else set()
-        fit = sorted(self.story.step_ns.keys() - self.story.diverges.keys() - expelled)
+        # Whoever has come to grief once comes back, if there is a way back.
+        healed = self.ward.diverged if options.quarantine_s > 0 else set()
+        unfit = self.story.diverges.keys() - healed
+        fit = sorted(self.story.step_ns.keys() - unfit)
         chosen = chance.sample(fit, chance.randint(min(options.quorum, len(fit)), min(len(fit), options.learners_max)))
         if len(chosen) < options.learners_max:
             chosen.append(JOINER)
@@ -343,41 +444,41 @@ class _Stage:
                 raise _Broken(Verdict.LIVENESS, "time", f"more than {HAPPENINGS_AT_ONCE_MAX} things happen at once")
             if self.happenings > HAPPENINGS_MAX:
                 raise _Broken(Verdict.OUT_OF_RESOURCES, "", f"more than {HAPPENINGS_MAX} things happen")
-            if self.world.syncer is not self._life:
-                self._begin_life()
-            if self.world.syncer.events:
-                self._take_events()
-                if enough():
-                    return
+            if len(self.world.lives) > self._lives:
+                self._lives = len(self.world.lives)
+                self._promised.look_at_new_life(self.world.core.notices)
+                self._look()
+            if self._take(self.world.take_events()) and enough():
+                return
 
-    def _begin_life(self) -> None:
-        if self._life is not None:
-            self._checkers.finish()
-            self._look()
-        self._life = self.world.syncer
-        self._checkers = self._new_checkers()
-        self._found = 0
-        self._survivors = [each for each in self.world.processes() if each.steps > 0 or each.loop.may_step]
-        self._is_seeded = False
-        self._is_finishing = False
-        self._is_all_entered = True
-        self._tokens.clear()
-        self._unreported.clear()
+    def _overhear(self, process: LearnerProcess, message: SyncerMessage) -> None:
+        """What is saved by now may be relied on."""
+        self._take(self.world.take_events())
+        self._promised.hear(process, message)
 
-    def _take_events(self) -> None:
-        syncer = self.world.syncer
-        events, syncer.events = syncer.events, []
+    def _take(self, events: Sequence[Event]) -> bool:
+        """Look at what has happened; whether there is anything."""
+        if not events:
+            return False
         if self._record is not None:
-            self._record(len(self.world.lives) - 1, events)
+            self._record(events)
         for event in events:
             self._checkers.see(event)
+            self._promised.see(event)
             self._see(event)
             if self._goals is not None:
                 self._goals.see(event)
         self._look()
+        return True
 
     def _see(self, event: Event) -> None:
         match event:
+            case RolledBack():
+                self.rollbacks += 1
+            case SyncerResumed():
+                self._is_finishing = self._is_all_trained = False
+                self._tokens.clear()
+                self._unreported.clear()
             case FragmentCommitted():
                 self.commits += 1
             case RunSeeded():
@@ -386,30 +487,23 @@ class _Stage:
                 self.ward.complain("seeding", f"{event.learner} trains before the run has any parameters")
             case RunFinishing():
                 self._is_finishing = True
+                self._is_all_trained = event.reason == EVERYTHING_TRAINED
             case ContributionRefused(reason=reason):
                 self._is_all_entered = self._is_all_entered and reason not in NEVER_ENTERED
                 self._note_upload(event)
             case RunFinished() if event.tokens_under_way and self._is_all_entered and self._is_kept:
                 if not self._unreported and not any(process.is_uploading for process in self.world.processes()):
                     self.ward.complain("tokens", f"{event.tokens_under_way} tokens have gone astray")
-            case StepReported() | FragmentAdopted() | ContributionAccepted():
-                if isinstance(event, StepReported):
-                    self._longest_step_ns = max(self._longest_step_ns, event.step_ns)
-                    self._tokens[event.learner] = event.tokens
-                    self._unreported.discard(event.learner)
-                elif isinstance(event, ContributionAccepted):
-                    self._note_upload(event)
-                self._look_for_survivor(event)
+            case StepReported():
+                self._longest_step_ns = max(self._longest_step_ns, event.step_ns)
+                self._tokens[event.learner] = event.tokens
+                self._unreported.discard(event.learner)
+            case ContributionAccepted():
+                self._note_upload(event)
 
     def _note_upload(self, made: ContributionAccepted | ContributionRefused) -> None:
         if made.tokens > self._tokens.get(made.learner, 0):
             self._unreported.add(made.learner)
-
-    def _look_for_survivor(self, event: StepReported | FragmentAdopted | ContributionAccepted) -> None:
-        key = event.learner, event.incarnation, self.world.core.run_id
-        if any((each.name, each.loop.incarnation, each.loop.run_id) == key for each in self._survivors):
-            what = f"{event.learner} goes on as if nothing had happened ({type(event).__name__})"
-            self.ward.complain("survivor", f"{what}, but the run it knew is lost")
 
     def _look(self) -> None:
         """Whether anything has been found."""

@@ -1,34 +1,54 @@
 """The syncer's process under virtual time: ``SyncerCore``, its arrays and the connections of its learners.
 
 Decides what ``net.syncer_service`` decides in a real run: which connection a message goes to, when a connection is
-closed and who may still be heard on it. Does not decide how long anything takes (``network``) or who breaks what
-(``world``).
+closed and who may still be heard on it, and what is on disk when it dies. Does not decide how long anything takes
+(``network``) or who breaks what (``world``).
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unlockstep.config import RunConfig
 from unlockstep.core import messages
-from unlockstep.core.actions import Announce, Commit, Release, RunEnded, SendTo, SyncerAction
+from unlockstep.core.actions import (
+    Announce,
+    Commit,
+    ForgetState,
+    GoBack,
+    Release,
+    RunEnded,
+    Save,
+    SendTo,
+    SyncerAction,
+)
+from unlockstep.core.codec import body_digest
 from unlockstep.core.events import Event
-from unlockstep.core.ids import NEVER_NS
+from unlockstep.core.layout import Layout
 from unlockstep.core.messages import (
     Disconnected,
     Fenced,
     Join,
     JoinRefused,
+    Recorded,
     SeedArrived,
+    StateArrived,
+    StateComing,
+    StateLost,
     SyncerInput,
     VersionNotice,
     Welcome,
+    WentBack,
 )
+from unlockstep.core.saved import SavedRun
 from unlockstep.core.syncer import SyncerCore
 from unlockstep.learners.backend import FloatArray
 from unlockstep.loop import Contribution
+from unlockstep.promises import Promises
 from unlockstep.sim.cargo import Cargo, Freight, Parcel
 from unlockstep.sim.life import Alarm, Happening, Life
 from unlockstep.sim.network import Costs, Pipe
@@ -42,7 +62,10 @@ MakeCore = Callable[[RunConfig, str], SyncerCore]
 
 def production_core(config: RunConfig, run_id: str) -> SyncerCore:
     """The core as a real syncer builds it."""
-    return SyncerCore(config.run.name, config.protocol, config.run.steps, config.run.tokens, run_id)
+    run = config.run
+    return SyncerCore(
+        run.name, config.protocol, run.steps, run.tokens, run_id, dealing=config.data.dealing, rollback=config.rollback
+    )
 
 
 class Connection:
@@ -76,15 +99,54 @@ class Connection:
         self._down.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What one save holds: everything as it was at one moment."""
+
+    run: SavedRun
+    layout: Layout | None
+    arrays: object | None
+    events: int
+    """Length of this life's run log: what was logged later is void if this is taken up."""
+
+
+class Disk:
+    """What outlives the processes of a syncer: one run.
+
+    Args:
+        draw: decides whether a save that is under way when the process dies is on disk.
+        run_id: of the run that is begun where nothing is saved.
+    """
+
+    def __init__(self, draw: random.Random, run_id: str) -> None:
+        self.draw = draw
+        self.run_id = run_id
+        self.lives = 0
+        """Processes that have used it."""
+        self.saved: Saved | None = None
+        self.records: dict[int, Saved] = {}
+        """Number -> the two newest saves, and those the run may go back to."""
+        self._count = 0
+
+    def keep(self, saved: Saved) -> int:
+        """From now on this is what the next life takes up; returns its number."""
+        self.saved = saved
+        self._count += 1
+        wanted = {each.record for each in saved.run.evaluations} | {self._count - 1}
+        self.records = {number: each for number, each in self.records.items() if number in wanted}
+        self.records[self._count] = saved
+        return self._count
+
+
 class SyncerProcess:
-    """One life of the syncer: it knows nothing of an earlier one.
+    """One life of the syncer. It goes on from what the one before has saved.
 
     Args:
         life: of this process.
         config: of the run.
         costs: how long a commit takes.
         make_core: what makes its core.
-        run_id: of the run it begins.
+        disk: what the one before has left, and this one leaves.
         freight: what its bodies are.
         executor: threads lent to the merge.
         on_end: called when the run has come to its end.
@@ -96,23 +158,22 @@ class SyncerProcess:
         config: RunConfig,
         costs: Costs,
         make_core: MakeCore,
-        run_id: str,
+        disk: Disk,
         freight: Freight,
         executor: Executor | None,
         on_end: Callable[[], None],
     ) -> None:
         self.life = life
-        self.core = make_core(config, run_id)
+        self.core = make_core(config, disk.run_id)
         self.cargo: Cargo | None = None
         """None until the first learner has brought the layout."""
         self.events: list[Event] = []
-        """The run log of this life."""
+        """The run log of this life, as far as nobody has taken it (``take_events``)."""
         self._config = config
         self._costs = costs
         self._freight = freight
         self._executor = executor
         self._on_end = on_end
-        self._started_ns = life.clock.now_ns()
         self._connections: list[Connection] = []
         self._members: dict[tuple[str, int], Connection] = {}
         self._joining: Connection | None = None
@@ -120,12 +181,33 @@ class SyncerProcess:
         self._seeder: tuple[str, int] | None = None
         self._seeded: dict[int, str] = {}
         """Digests of what the seeder has brought; it sends it again if its connection breaks."""
+        self._states: dict[int, Parcel] = {}
+        """By ticket, what learners have uploaded for others."""
         self._alarm = Alarm(life, self._on_deadline)
+        self._promises = Promises(config.durability.commits_lost_max)
+        self._disk = disk
+        self._saving: Saved | None = None
+        self._logged = self._taken = self._kept = 0
+        """Events logged in this life, of these taken by ``take_events``, and covered by a save."""
+        disk.lives += 1
+        saved = disk.saved
+        if saved is not None:
+            if saved.layout is not None and saved.arrays is not None:
+                self.cargo = freight.cargo(saved.layout, config, executor, saved.arrays)
+            self.core.resume(saved.run, saved.layout, disk.lives, self.now_ns)
+            self._follow()
 
     @property
     def now_ns(self) -> int:
-        """Time of this life, which its events carry."""
-        return self.life.clock.now_ns() - self._started_ns
+        """Time of the run, which its events carry."""
+        return self.life.clock.now_ns()
+
+    def take_events(self) -> list[Event]:
+        """What has happened for good since the last call: what was logged since the last save may still be void."""
+        count = (self._kept if self.life.is_alive else self._logged) - self._taken
+        taken, self.events = self.events[:count], self.events[count:]
+        self._taken += count
+        return taken
 
     # ------------------------------------------------------------------------------------------- the core
 
@@ -137,11 +219,13 @@ class SyncerProcess:
     def _follow(self) -> None:
         if self.cargo is None and self.core.layout is not None:
             self.cargo = self._freight.cargo(self.core.layout, self._config, self._executor)
-        self.events.extend(self.core.take_events())
+        events = self.core.take_events()
+        self._logged += len(events)
+        self.events.extend(events)
         for action in self.core.take_actions():
             self._carry_out(action)
-        deadline_ns = self.core.next_deadline_ns()
-        self._alarm.set(NEVER_NS if deadline_ns == NEVER_NS else self._started_ns + deadline_ns)
+        self._save_if_due()
+        self._alarm.set(self.core.next_deadline_ns())
 
     def _on_deadline(self) -> None:
         self.core.on_deadline(self.now_ns)
@@ -155,13 +239,47 @@ class SyncerProcess:
                 data = messages.encode(message)
                 heard = messages.decode_syncer_message(data)
                 for key in sorted(self._members):
-                    self._put(self._members[key], heard)
+                    self._say(self._members[key], heard)
             case Commit():
                 self.life.after(self._costs.commit_ns, lambda: self.tell(self.loaded.commit(action)))
+            case GoBack(record):
+                self.life.after(self._costs.commit_ns, lambda: self._go_back(record))
+            case Save():
+                self._promises.need(action)
             case Release(payload):
                 self.loaded.release(payload)
+            case ForgetState(ticket):
+                self._states.pop(ticket, None)
             case RunEnded():
-                self.life.after(2 * self._costs.message_ns, self._on_end)
+                self._promises.send(lambda: self.life.after(2 * self._costs.message_ns, self._on_end))
+
+    # ------------------------------------------------------------------------------------------- saving
+
+    def _save_if_due(self) -> None:
+        if self._promises.begin_save():
+            arrays = None if self.cargo is None or not self.core.notices else self.cargo.saved()
+            self._saving = Saved(self.core.saved(self.now_ns), self.core.layout, arrays, self._logged)
+            self.life.after(self._costs.save_ns, self._end_save)
+
+    def _end_save(self) -> None:
+        record = self._keep()
+        if self.core.wants_records and self._disk.saved is not None:
+            self.tell(Recorded(record, tuple(notice.version for notice in self._disk.saved.run.notices)))
+        self._promises.end_save()
+        self._save_if_due()
+
+    def _keep(self) -> int:
+        """What was being saved is on disk; returns the number of its record."""
+        saving, self._saving = self._saving, None
+        if saving is None:
+            return 0
+        self._kept = saving.events
+        return self._disk.keep(saving)
+
+    def _go_back(self, record: int) -> None:
+        there = self._disk.records.get(record)
+        arrays = None if there is None else there.arrays
+        self.tell(WentBack(record, () if arrays is None else self.loaded.go_back(arrays)))
 
     @property
     def loaded(self) -> Cargo:
@@ -196,6 +314,10 @@ class SyncerProcess:
     def die(self) -> None:
         """The process is gone; every learner's connection breaks."""
         self.life.end()
+        if self._disk.draw.random() < 0.5:
+            self._keep()
+        del self.events[self._kept - self._taken :]
+        self._logged = self._kept
         for connection in self._connections:
             self._put_end(connection)
 
@@ -207,9 +329,10 @@ class SyncerProcess:
         connection = joining if turned_away else self._members.get((learner, incarnation))
         if connection is None or connection.is_closing:
             return
-        self._put(connection, messages.decode_syncer_message(messages.encode(message)))
+        self._say(connection, messages.decode_syncer_message(messages.encode(message)))
         if isinstance(message, JoinRefused | Fenced):
-            self._close(connection)
+            connection.is_closing = True
+            self._promises.send(lambda: self._close(connection))
 
     def _admit(self, learner: str, welcome: Welcome) -> None:
         """From here on this incarnation is reached by the connection that has just asked to join."""
@@ -227,6 +350,10 @@ class SyncerProcess:
             self._close(replaced)
         joining.incarnation = welcome.incarnation
         self._members[key] = joining
+
+    def _say(self, connection: Connection, message: messages.SyncerMessage) -> None:
+        """Once what it promises is saved."""
+        self._promises.send(lambda: self._put(connection, message))
 
     def _put(self, connection: Connection, message: messages.SyncerMessage) -> None:
         connection.to_learner(lambda: connection.learner.hear(connection, message))
@@ -257,6 +384,28 @@ class SyncerProcess:
             self._seeded[fragment] = self.loaded.seed(fragment, values).digest
         self.tell(SeedArrived(learner, incarnation, fragment, self._seeded[fragment]))
         return True
+
+    def take_state(self, run_id: str, learner: str, incarnation: int, ticket: int, parcel: Parcel) -> bool:
+        """A learner's state is here; whether it was wanted, and is what was sent."""
+        if run_id != self.core.run_id or not self.core.donations.is_expected(ticket, learner, incarnation):
+            return False
+        if body_digest(parcel.body) != parcel.digest:
+            self.tell(StateLost(ticket, "what came is not what was sent"))
+            return False
+        self._states[ticket] = parcel
+        self.tell(StateArrived(ticket, parcel.digest, parcel.size))
+        return True
+
+    def give_state(self, ticket: int) -> Parcel | None:
+        """It is fetched; None if it is not to be had (any more)."""
+        if ticket in self._states:
+            self.tell(StateComing(ticket))
+        return self._states.get(ticket)
+
+    @property
+    def states_kept(self) -> int:
+        """How many there are."""
+        return len(self._states)
 
     def give(self, notice: VersionNotice) -> Parcel | None:
         """The body of a version; None if it is not to be had."""

@@ -4,6 +4,8 @@ Decides
 
 * which values a learner may load or adopt: those that some life of the syncer has published, to the bit, or what its
   adoption mode makes of one of them and of the process's own progress;
+* what it may load of another learner: that one's inner optimizer and parameters as they all were at one moment, whose
+  versions were those stated; and that it takes no step with only a part of its parameters loaded;
 * what a learner may hand over: the sum of what its inner steps have changed since it last did, as far as adoptions have
   left it in the model, with the count of just these steps and tokens, and the version it has really adopted.
 
@@ -17,16 +19,18 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from unlockstep.config import RunConfig
+from unlockstep.config import Durability, RunConfig
 from unlockstep.core.adoption import Adoption
 from unlockstep.core.codec import Codec
 from unlockstep.core.layout import Layout, TensorSpec
-from unlockstep.core.messages import VersionNotice
-from unlockstep.learners.backend import FloatArray, StepStats
+from unlockstep.core.messages import HandedOver, VersionNotice
+from unlockstep.learners.backend import FloatArray, State, StepStats
+from unlockstep.learners.state_body import Donated
 from unlockstep.learners.toy import ToyBackend
 from unlockstep.loop import Contribution
 
@@ -43,10 +47,21 @@ class Ward:
     """What has been published in a world, and what was found to be wrong there."""
 
     def __init__(self) -> None:
+        self.diverged: set[str] = set()
+        """Learners whose model has become NaN."""
         self._published: dict[int, set[bytes]] = defaultdict(set)
         self._versions: dict[int, dict[int, list[Wide]]] = defaultdict(dict)
         """By fragment and version, one value for each life of the syncer that has had it."""
+        self._given: list[Given] = []
         self._complaints: list[tuple[str, str]] = []
+
+    def give(self, given: Given) -> None:
+        """A process gives away what it trains with."""
+        self._given.append(given)
+
+    def given(self, inner: State) -> list[Given]:
+        """Whatever was given with this inner state."""
+        return [given for given in self._given if given.inner == _bytes(inner)]
 
     def publish(self, notice: VersionNotice, values: FloatArray) -> None:
         """A version has this value, as learners decode it."""
@@ -73,6 +88,16 @@ class Ward:
         return complaints
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What one process trained with at one moment."""
+
+    inner: dict[str, bytes]
+    fragments: tuple[bytes, ...]
+    adopted: tuple[Wide | None, ...]
+    """The versions it had adopted; None: its own version 0."""
+
+
 class WardedBackend:
     """What one process trains, watched (``learners.backend.Backend``).
 
@@ -81,7 +106,7 @@ class WardedBackend:
         learner: whose it is.
         backend: what trains.
         config: sections ``adoption`` and ``codec`` are read.
-        diverges_at: the step in which the model becomes NaN; None: it does not.
+        diverges_at: the step in which the model becomes NaN, unless the learner's has once before; None: it does not.
     """
 
     def __init__(
@@ -101,6 +126,14 @@ class WardedBackend:
         self._progress: Wide = np.zeros(backend.values.size)
         """Of each element of the model: what steps have changed, was not handed over and is in the model still."""
         self._parts: list[_Part] = []
+        self._given: list[Given] = []
+        """What of others it may have loaded."""
+        self.handed_over: dict[HandedOver, tuple[object, ...]] = {}
+        """What it has handed over, by what it is known by: base version, counts, outer gradient."""
+        self._may_load_again = config.durability.mode is Durability.INTERVAL or config.rollback.spike_factor > 0
+        """What it has adopted may be lost with the syncer, or void: then it takes all versions anew, as they are."""
+        self._loaded: set[int] = set()
+        """Fragments that it has taken as they are since its last step, giving up progress on them."""
 
     def tensors(self) -> Sequence[TensorSpec]:
         return self._backend.tensors()
@@ -110,15 +143,24 @@ class WardedBackend:
         self._parts = [_Part(elements) for elements in _elements(self.tensors(), layout)]
 
     def read_fragment(self, fragment: int, out: FloatArray | None = None) -> FloatArray:
+        if self._steps == 0:  # to seed the run with it
+            self._parts[fragment].is_there = True
         return self._backend.read_fragment(fragment, out)
 
     def write_fragment(self, fragment: int, values: FloatArray) -> None:
         part = self._parts[fragment]
-        if self._steps == 0 or self._mode is Adoption.OVERWRITE:
-            is_sound = self._ward.is_published(fragment, values)
-            self._progress[part.elements] = 0
-            part.c_steps = part.c_tokens = 0
-            part.adopted = values.astype(np.float64)
+        is_published = self._ward.is_published(fragment, values)
+        part.is_there = True
+        donors = [given for given in self._given if given.fragments[fragment] == values.tobytes()]
+        loads_again = is_published and self._may_load_again
+        if self._steps == 0 and donors:
+            is_sound, self._given = True, donors
+            self._begin(part, donors[0].adopted[fragment])
+        elif self._steps == 0 or self._mode is Adoption.OVERWRITE or loads_again:
+            is_sound = is_published
+            if self._progress[part.elements].any() and self._mode is not Adoption.OVERWRITE:
+                self._loaded.add(fragment)
+            self._begin(part, values.astype(np.float64))
         else:
             is_sound = self._adopt(fragment, part, values.astype(np.float64))
         if not is_sound:
@@ -127,6 +169,46 @@ class WardedBackend:
                 "adopted value", f"{self._learner} {verb} a value of fragment {fragment} nobody published"
             )
         self._backend.write_fragment(fragment, values)
+
+    def _begin(self, part: _Part, adopted: Wide | None) -> None:
+        """From here on all progress is its own."""
+        self._progress[part.elements] = 0
+        part.c_steps = part.c_tokens = 0
+        part.adopted = adopted
+
+    def inner_state(self) -> State:
+        return self._backend.inner_state()
+
+    def load_inner_state(self, state: State) -> None:
+        self._given = self._ward.given(state)
+        if not self._given or self._steps:
+            self.complain_of_state("loads an inner state that nobody has given")
+        self._backend.load_inner_state(state)
+
+    def give(self, donated: Donated) -> None:
+        """It gives this away, as it will be decoded: parameters and optimizer must be those of now, versions what it
+        has adopted."""
+        for notice, part, values in zip(donated.notices, self._parts, donated.fragments, strict=True):
+            now = self._backend.read_fragment(notice.fragment)
+            if values.tobytes() != now.tobytes():
+                self.complain_of_state(f"gives parameters of fragment {notice.fragment} that it does not have now")
+            if not self._is_of_version(part, notice, now):
+                text = f"gives fragment {notice.fragment} as version {notice.version}, which it has not adopted"
+                self.complain_of_state(text)
+        if _bytes(donated.inner) != _bytes(self._backend.inner_state()):
+            self.complain_of_state("gives an inner state that it does not have now")
+        fragments = tuple(values.tobytes() for values in donated.fragments)
+        adopted = tuple(part.adopted for part in self._parts)
+        self._ward.give(Given(_bytes(donated.inner), fragments, adopted))
+
+    def _is_of_version(self, part: _Part, notice: VersionNotice, now: FloatArray) -> bool:
+        if part.adopted is None:  # of a process that has seeded
+            return notice.version == 0
+        bound = 8 * ROUNDING * max(_largest(part.adopted), _largest(now), _largest(self._progress))
+        return not notice.digest or self._ward.is_version(notice.fragment, notice.version, part.adopted, bound)
+
+    def complain_of_state(self, what: str) -> None:
+        self._ward.complain("given state", f"{self._learner} {what}")
 
     def _adopt(self, fragment: int, part: _Part, values: Wide) -> bool:
         """``carry`` or ``blend``, solved for the version; whether there is one."""
@@ -148,6 +230,13 @@ class WardedBackend:
         part = self._parts[made.fragment]
         progress = self._progress[part.elements]
         counts = (made.c_steps, made.c_tokens, made.tokens)
+        key = HandedOver(made.round, made.fragment, made.tokens)
+        content = (made.base_version, *counts, delta.tobytes())
+        if key in self.handed_over:  # Once more: the syncer may have lost it.
+            if self.handed_over[key] != content:
+                self._complain(made, "differs from what it has handed over for it before")
+            return
+        self.handed_over[key] = content
         expected = (part.c_steps, part.c_tokens, self.tokens)
         if counts != expected:
             self._complain(made, f"counts (steps, tokens, tokens in all) {counts}, but has trained {expected}")
@@ -173,11 +262,16 @@ class WardedBackend:
         if clock < self._clock:
             text = f"the clock of {self._learner} is at {clock} when it takes a step, and was at {self._clock}"
             self._ward.complain("learner clock", text)
+        if self._steps == 0 and len({part.is_there for part in self._parts}) > 1:
+            self._ward.complain("full set", f"{self._learner} takes a step with a part of its parameters loaded")
         self._clock = clock + 1
+        if self._loaded:
+            self._look_at_loaded()
         self._steps += 1
         before = self._backend.values.astype(np.float64)
         stats = self._backend.inner_step(clock)
-        if self._steps == self._diverges_at:
+        if self._steps == self._diverges_at and self._learner not in self._ward.diverged:
+            self._ward.diverged.add(self._learner)
             self._backend.values[:] = np.nan
         self._progress += self._backend.values - before
         self.tokens += stats.tokens
@@ -185,6 +279,24 @@ class WardedBackend:
             part.c_steps += 1
             part.c_tokens += stats.tokens
         return stats
+
+    def reset_optimizer(self) -> None:
+        """What follows is a start of its own: it loads, and what it had handed over is void."""
+        self._backend.reset_optimizer()
+        self._steps = self._clock = self.tokens = 0  # The step under way did not count, on the clock neither.
+        self.handed_over.clear()
+        self._loaded.clear()
+        self._progress[:] = 0
+        for part in self._parts:
+            part.c_steps = part.c_tokens = 0
+
+    def _look_at_loaded(self) -> None:
+        """Who loads anew loads everything: a fragment alone is adopted, and keeps its progress."""
+        for fragment, part in enumerate(self._parts):
+            if fragment not in self._loaded and self._progress[part.elements].any():
+                text = f"{self._learner} gives up its progress on fragments {sorted(self._loaded)}, not on {fragment}"
+                self._ward.complain("adopted value", text)
+        self._loaded.clear()
 
     def seek(self, steps: int) -> None:
         self._backend.seek(steps)
@@ -194,18 +306,24 @@ class _Part:
     """What a process has of one fragment."""
 
     def __init__(self, elements: npt.NDArray[np.intp]) -> None:
+        self.is_there = False
+        """It is loaded, or the process seeds the run with it."""
         self.elements = elements
         """Where in the model the elements of the fragment are, in the fragment's order."""
         self.c_steps = 0
         self.c_tokens = 0
         self.adopted: Wide | None = None
-        """The version adopted last; None: the process has seeded the run."""
+        """The version adopted last; None: the process has seeded the run, or its donor had."""
 
 
 def _elements(tensors: Sequence[TensorSpec], layout: Layout) -> list[npt.NDArray[np.intp]]:
     stops = np.cumsum([spec.size for spec in tensors]).tolist()
     ranges = {spec: np.arange(stop - spec.size, stop) for spec, stop in zip(tensors, stops, strict=True)}
     return [np.concatenate([ranges[slot.tensor] for slot in slots]) for slots in layout.fragments]
+
+
+def _bytes(state: State) -> dict[str, bytes]:
+    return {name: bits.data.tobytes() for name, bits in state.tensors.items()}
 
 
 def _largest(values: npt.NDArray[np.floating]) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from unlockstep.core.layout import Layout, Role, TensorSpec
 from unlockstep.core.messages import Committed, ContributionArrived, VersionNotice
 from unlockstep.core.reasons import RefusalReason
 from unlockstep.learners.backend import Backend, FloatArray, StepStats
+from unlockstep.learners.state_body import Donated
 from unlockstep.loop import Contribution
 from unlockstep.sim.cargo import Cargo, Codecs, Parcel, arrived
 from unlockstep.storehouse import NO_PAYLOAD
@@ -58,6 +60,9 @@ class WeightlessBackend:
     def inner_step(self, clock: int) -> StepStats:
         return self._stats
 
+    def reset_optimizer(self) -> None:
+        """There is none."""
+
     def seek(self, steps: int) -> None:
         pass
 
@@ -75,8 +80,8 @@ class WeightlessFreight:
     def codecs(self, layout: Layout, config: RunConfig, backend: Backend) -> Codecs:
         return self
 
-    def cargo(self, layout: Layout, config: RunConfig, executor: Executor | None) -> Cargo:
-        return _Shelf(self.parcel)
+    def cargo(self, layout: Layout, config: RunConfig, executor: Executor | None, saved: Any = None) -> Cargo:
+        return _Shelf(self.parcel, saved or {})
 
     def pack(self, made: Contribution) -> Parcel:
         return self.parcel
@@ -87,14 +92,23 @@ class WeightlessFreight:
     def size(self, fragment: int) -> int:
         return self.parcel.size
 
+    def pack_state(self, donated: Donated) -> Parcel:
+        raise AssertionError("what trains nothing remembers nothing")
+
+    def unpack_state(self, digest: str, parcel: Parcel) -> Donated | None:
+        raise AssertionError("what trains nothing remembers nothing")
+
 
 class _Shelf:
     """The syncer's end (``cargo.Cargo``)."""
 
-    def __init__(self, parcel: Parcel) -> None:
+    def __init__(self, parcel: Parcel, newest: dict[int, int]) -> None:
         self._parcel = parcel
         self._payloads = 0
-        self._newest: dict[int, str] = {}
+        self._newest = dict(newest)
+
+    def saved(self) -> dict[int, int]:
+        return dict(self._newest)
 
     def receive(self, made: Contribution, parcel: Parcel) -> ContributionArrived:
         if parcel.body != _BODY:
@@ -112,12 +126,16 @@ class _Shelf:
         notice = self._publish(commit.fragment, commit.version)
         return Committed(commit.round, commit.fragment, notice.version, notice.digest, norm=1.0)
 
+    def go_back(self, saved: dict[int, int]) -> tuple[VersionNotice, ...]:
+        return tuple(self._publish(fragment, self._newest[fragment] + 1) for fragment in saved)
+
     def release(self, payload: int) -> None:
         pass
 
     def body(self, notice: VersionNotice) -> Parcel | None:
-        return self._parcel if self._newest.get(notice.fragment) == notice.digest else None
+        return self._parcel if self._newest.get(notice.fragment) == notice.version else None
 
     def _publish(self, fragment: int, version: int) -> VersionNotice:
-        digest = self._newest[fragment] = hashlib.sha256(b"%d.%d" % (fragment, version)).hexdigest()
+        self._newest[fragment] = version
+        digest = hashlib.sha256(b"%d.%d" % (fragment, version)).hexdigest()
         return VersionNotice(fragment, version, digest)

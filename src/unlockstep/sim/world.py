@@ -13,17 +13,18 @@ from concurrent.futures import Executor
 
 from unlockstep import tape as tapes
 from unlockstep.config import RunConfig
+from unlockstep.core.course import Course
 from unlockstep.core.events import Event
 from unlockstep.core.ids import NEVER_NS
 from unlockstep.core.messages import SyncerInput
 from unlockstep.core.syncer import SyncerCore
-from unlockstep.learners.backend import Backend, FloatArray
+from unlockstep.learners.backend import Backend, FloatArray, InnerState
 from unlockstep.sim.cargo import ArrayCargo, ArrayFreight, Freight
 from unlockstep.sim.clock import VirtualClock
-from unlockstep.sim.learner_host import LearnerHost, LearnerProcess, StepTime
+from unlockstep.sim.learner_host import LearnerHost, LearnerProcess, Overhear, StepTime
 from unlockstep.sim.life import Life
 from unlockstep.sim.network import Costs, LinkModel, Way, Wire
-from unlockstep.sim.syncer_host import MakeCore, SyncerProcess, production_core
+from unlockstep.sim.syncer_host import Disk, MakeCore, SyncerProcess, production_core
 from unlockstep.storehouse import Storehouse
 
 Starter = Callable[[str], tuple[Backend, StepTime | int]]
@@ -43,6 +44,10 @@ class World:
         seed: of the network's chance.
         freight: what bodies are; real arrays unless told otherwise.
         make_core: what makes a syncer's core.
+        make_course: what a learner's process holds of the corpus at first; None: no learner takes data leases.
+        remembers: what learners train is an ``InnerState`` too: new processes take it from others, if ``[recovery]``
+            says so.
+        overhear: called with whatever the syncer says to a learner.
     """
 
     def __init__(
@@ -55,21 +60,32 @@ class World:
         seed: int = 0,
         freight: Freight | None = None,
         make_core: MakeCore = production_core,
+        make_course: Callable[[], Course] | None = None,
+        remembers: bool = False,
+        overhear: Overhear = lambda process, message: None,
     ) -> None:
+        self._remembers = remembers and config.recovery.donor
         self.config = config
         self.clock = VirtualClock()
         self.ended = False
         self.lives: list[SyncerProcess] = []
         """Every process of the syncer there has been; the last one may be running."""
+        self._lives_taken = 0
+        """Of these, processes whose events have all been taken."""
         self._costs = costs or Costs()
         self._executor = executor
         self._links = links or LinkModel()
         self._seed = seed
         self._freight = freight or ArrayFreight()
         self._make_core = make_core
+        self._make_course = make_course
+        self._overhear = overhear
         self._hosts: dict[str, LearnerHost] = {}
+        self.started: list[LearnerProcess] = []
+        """Every process of a learner there has been."""
         self._replaced: list[LearnerHost] = []
         """Hosts whose name has gone to another one."""
+        self._disk = self._new_disk()
         self._start_syncer()
 
     # ------------------------------------------------------------------------------------------- looking
@@ -85,8 +101,15 @@ class World:
 
     @property
     def events(self) -> list[Event]:
-        """The run log of the newest life of the syncer."""
-        return self.syncer.events
+        """The run log over all lives of the syncer, as far as nobody has taken it; of the present run, if a disk was
+        lost. What the present life has not saved may still be void."""
+        lives = [process for process in self.lives if process.core.run_id == self.core.run_id]
+        return [event for process in lives for event in process.events]
+
+    def take_events(self) -> list[Event]:
+        """What has happened for good since the last call."""
+        lives, self._lives_taken = self.lives[self._lives_taken :], len(self.lives) - 1
+        return [event for process in lives for event in process.take_events()]
 
     @property
     def storehouse(self) -> Storehouse:
@@ -208,6 +231,7 @@ class World:
         """A learner's process starts now: it connects, loads, trains. A process of the same name must be dead."""
         host = self._host(name)
         assert not host.is_up, f"{name} is already running"
+        inner = backend if self._remembers and isinstance(backend, InnerState) else None
         host.process = LearnerProcess(
             host,
             Life(self.clock),
@@ -217,7 +241,11 @@ class World:
             step_ns if callable(step_ns) else lambda _: step_ns,
             self._freight,
             lambda: self.syncer if self.syncer.life.is_alive else None,
+            self._overhear,
+            None if self._make_course is None else self._make_course(),
+            inner,
         )
+        self.started.append(host.process)
 
     def kill(self, name: str) -> None:
         """The learner's process is gone, without a word; its connection breaks."""
@@ -257,6 +285,14 @@ class World:
 
         self.clock.after(tapes.UNSEEN_NS, is_seen_again)
 
+    def lose_disk(self) -> None:
+        """What the syncer has saved is gone: its next process knows nothing, and begins another run."""
+        self._disk = self._new_disk()
+
+    def _new_disk(self) -> Disk:
+        number = len(self.lives)
+        return Disk(random.Random(f"{self._seed}/disk/{number}"), f"run-{number}")
+
     def _start_syncer(self) -> None:
         self.lives.append(
             SyncerProcess(
@@ -264,7 +300,7 @@ class World:
                 self.config,
                 self._costs,
                 self._make_core,
-                f"run-{len(self.lives)}",
+                self._disk,
                 self._freight,
                 self._executor,
                 self._end,

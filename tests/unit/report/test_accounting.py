@@ -25,6 +25,7 @@ from unlockstep.core.events import (
     RunFinished,
     RunFinishing,
     StepReported,
+    SyncerResumed,
     TokensOverwritten,
 )
 from unlockstep.core.options import ProtocolOptions
@@ -232,6 +233,12 @@ def test_staleness_is_counted_per_contribution() -> None:
 def test_downtime_is_time_without_a_live_learner() -> None:
     away = [LearnerAway(5, "a", 1), joined(6, resumed=True), live(8)]
     assert tell(*START, *away, finished(20)).downtime_ns == 8 - 5
+
+
+def test_time_without_a_syncer_counts_as_down_from_the_last_that_is_known_of_it() -> None:
+    resumed = [SyncerResumed(9, 2, 1, (0,)), joined(10, resumed=True), live(11)]
+    accounting = tell(*START, step(4, tokens=20), *resumed, finished(20))
+    assert accounting.downtime_ns == 11 - 4
 
 
 def test_while_somebody_trains_nothing_is_down() -> None:

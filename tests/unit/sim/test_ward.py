@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from unlockstep.config import AdoptionSection, CodecSection, RunConfig
+from unlockstep.config import AdoptionSection, CodecSection, Durability, DurabilitySection, RunConfig
 from unlockstep.core.adoption import Adoption
 from unlockstep.core.codec import Codec
 from unlockstep.core.layout import LayoutMethod, build_layout
@@ -21,12 +21,18 @@ EXACT = RunConfig(codec=CodecSection(upload=Codec.FLOAT32, download=Codec.FLOAT3
 class Stage:
     """A process that trains two fragments of one element each, seven tokens a step, and has loaded zeros."""
 
-    def __init__(self, mode: Adoption = Adoption.CARRY, alpha: float = 0.5) -> None:
+    def __init__(
+        self,
+        mode: Adoption = Adoption.CARRY,
+        alpha: float = 0.5,
+        durability: Durability = Durability.COMMIT,
+    ) -> None:
         self.ward = Ward()
         self.toy = ToyBackend(sizes=[1, 1], tokens_per_step=7)
         self.toy.optimum[:] = 10
         adoption = AdoptionSection(mode=mode, blend_alpha=alpha)
-        self.backend = WardedBackend(self.ward, "a", self.toy, msgspec.structs.replace(EXACT, adoption=adoption))
+        config = msgspec.structs.replace(EXACT, adoption=adoption, durability=DurabilitySection(mode=durability))
+        self.backend = WardedBackend(self.ward, "a", self.toy, config)
         self.backend.bind(build_layout(self.toy.tensors(), 2, LayoutMethod.BALANCED))
         for fragment in (0, 1):
             self.publish(fragment, 0, 0.0)
@@ -35,10 +41,12 @@ class Stage:
     def publish(self, fragment: int, version: int, value: float) -> None:
         self.ward.publish(VersionNotice(fragment, version, ""), np.full(1, value, np.float32))
 
-    def write(self, value: float) -> None:
-        self.backend.write_fragment(0, np.full(1, value, np.float32))
+    def write(self, value: float, fragment: int = 0) -> None:
+        self.backend.write_fragment(fragment, np.full(1, value, np.float32))
 
-    def hand_over(self, delta: float, steps: int, tokens: int, version: int = 0, fragment: int = 0) -> None:
+    def hand_over(
+        self, delta: float, steps: int, tokens: int, version: int = 0, fragment: int = 0, trained: int | None = None
+    ) -> None:
         made = Contribution(
             run_id="run",
             learner="a",
@@ -48,7 +56,7 @@ class Stage:
             base_version=version,
             c_steps=steps,
             c_tokens=tokens,
-            tokens=self.backend.tokens,
+            tokens=self.backend.tokens if trained is None else trained,
             anchor=np.zeros(1, np.float32),
             local=np.zeros(1, np.float32),
         )
@@ -106,6 +114,46 @@ def test_carry_adds_progress_once() -> None:
     stage.write(6.0)
     stage.hand_over(-1.0, steps=1, tokens=7, version=1)
     assert stage.rules() == []
+
+
+def test_a_learner_whose_version_is_lost_loads_all_of_them_and_has_nothing_to_hand_over() -> None:
+    """Where commits may be lost with the syncer, a published value as it is means just that."""
+    stage = Stage(durability=Durability.INTERVAL)
+    stage.backend.inner_step(0)
+    stage.publish(0, 1, 5.0)
+    stage.write(5.0)
+    stage.write(0.0, fragment=1)
+    assert stage.rules() == []
+    stage.backend.inner_step(1)
+    stage.hand_over(-0.5, steps=1, tokens=7, version=1)
+    stage.hand_over(-1.0, steps=1, tokens=7, fragment=1)
+    assert stage.rules() == []
+
+
+def test_carry_that_drops_progress_is_noticed_where_versions_may_be_loaded_again() -> None:
+    """By its counts, for who drops the progress keeps them; and because nobody loads one fragment alone."""
+    stage = Stage(durability=Durability.INTERVAL)
+    stage.backend.inner_step(0)
+    stage.publish(0, 1, 5.0)
+    stage.write(5.0)
+    stage.hand_over(0.0, steps=1, tokens=7, version=1)
+    assert stage.rules() == ["handed over"]
+    stage.backend.inner_step(1)
+    assert stage.ward.take_complaints() == [
+        ("adopted value", "a gives up its progress on fragments [0], not on 1"),
+    ]
+
+
+def test_what_is_handed_over_once_more_is_what_it_was() -> None:
+    stage = Stage()
+    stage.backend.inner_step(0)
+    stage.hand_over(-1.0, steps=1, tokens=7)
+    stage.backend.inner_step(1)
+    stage.hand_over(-1.0, steps=1, tokens=7, trained=7)
+    assert stage.rules() == []
+    for delta, steps, tokens in ((-1.1, 1, 7), (-1.0, 2, 7), (-1.0, 1, 14)):
+        stage.hand_over(delta, steps, tokens, trained=7)
+        assert stage.rules() == ["handed over"]
 
 
 def test_overwrite_leaves_nothing_to_hand_over() -> None:

@@ -91,6 +91,22 @@ def test_a_run_that_has_lost_every_learner_ends_and_says_so(tmp_path: Path) -> N
     assert "run: failed after" in train.output
 
 
+def test_a_killed_learner_returns_with_its_optimizer(tmp_path: Path) -> None:
+    """Warm-up, moments and generators go on, its own if no donor is asked; nothing half-written is left."""
+    with Train(tmp_path, "--learners", "2", "--set", "recovery.donor=false", *FOREVER) as train:
+        while not (train.run / "learners" / "learner-1.safetensors").exists():
+            train.until("step ")
+        os.kill(train.pids()["learner-1"], signal.SIGKILL)
+        train.until("learner-1 trains again")
+        train.process.send_signal(signal.SIGTERM)
+        train.end()
+    said = (train.run / "logs" / "learner-1.log").read_text()
+    assert "inner optimizer, random state and data position from " in said
+    assert {path.name for path in (train.run / "learners").iterdir()} <= {
+        f"learner-{index}.safetensors{suffix}" for index in range(2) for suffix in ("", ".previous")
+    }
+
+
 def test_learners_that_die_by_themselves_are_started_again(tmp_path: Path) -> None:
     """C30: with all of them gone the syncer idles, and goes on with the run when they return."""
     with Train(tmp_path, "--learners", "1", *FOREVER) as train:

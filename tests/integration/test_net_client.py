@@ -158,6 +158,21 @@ def test_what_cannot_be_had_or_delivered_is_reported_and_never_raised(tmp_path: 
     asyncio.run(run())
 
 
+def test_an_upload_that_fails_while_it_is_being_handed_over_once_more_has_not_failed(tmp_path: Path) -> None:
+    """Otherwise it would be declared undelivered, and arrive."""
+
+    async def run() -> None:
+        async with live_syncer(CONFIG, tmp_path) as syncer, client_of(syncer.url) as (client, mailbox):
+            await join(client, mailbox)
+            client.upload(contribution(learner="nobody"))
+            client.upload(contribution(learner="l0"))
+            for fragment in range(2):
+                client.upload(contribution(fragment, round=1, learner="nobody"))
+                assert await asyncio.to_thread(mailbox.wait, UploadFailed) == UploadFailed(1, fragment, 10, 10)
+
+    asyncio.run(run())
+
+
 def test_a_seed_that_is_refused_ends_in_a_new_connection(tmp_path: Path) -> None:
     async def run() -> None:
         async with live_syncer(CONFIG, tmp_path) as syncer, client_of(syncer.url) as (client, mailbox):

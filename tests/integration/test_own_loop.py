@@ -292,6 +292,11 @@ def test_what_the_user_can_mend_is_one_sentence(tmp_path: Path) -> None:
         Learner(model, optimizer, syncer="http://127.0.0.1:1")
     with pytest.raises(UsageError, match="model has no trainable parameter"):
         Learner(frozen, [], syncer="http://127.0.0.1:1")
+    for bad in ({"leave_s": -1.0}, {"timeout_s": float("nan")}, {"checkpoint_interval_s": float("inf")}):
+        with pytest.raises(UsageError, match=f"{next(iter(bad))} is .*; give seconds, at least 0 and finite"):
+            Learner(model, optimizer, syncer="http://127.0.0.1:1", **bad)
+    with pytest.raises(UsageError, match=r"stateful\['it'\] is a int, which has no state_dict"):
+        Learner(model, optimizer, syncer="http://127.0.0.1:1", stateful={"it": 1})  # type: ignore[dict-item]
     with syncer_thread(config(fragments=5), tmp_path) as syncer:
         with pytest.raises(ConfigError, match=r"protocol\.fragments is 5, but this model has 4 trainable tensors"):
             Learner(model, optimizer, syncer=syncer.url)

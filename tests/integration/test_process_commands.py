@@ -29,6 +29,7 @@ from unlockstep.core.options import ProtocolOptions
 from unlockstep.core.reasons import DepartureReason
 from unlockstep.core.status import Status
 from unlockstep.integrations.torch_loop import Learner
+from unlockstep.learners import checkpoint
 
 TESTS = Path(__file__).parents[1]
 COMMAND_S_MAX = 60.0
@@ -45,7 +46,10 @@ def start() -> Iterator[Start]:
 
     def run(*arguments: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "unlockstep", *arguments]
-        environment = os.environ | {"PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
+        environment = os.environ | {
+            "PYTHONPATH": f"{TESTS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+            "OMP_NUM_THREADS": "1",
+        }
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
         )
@@ -151,13 +155,22 @@ def test_a_learner_leaves_in_order_when_told_to(start: Start, tmp_path: Path) ->
     settings = config(tmp_path, run=RunSection(name="small", steps=1_000_000))
     with syncer_thread(settings, tmp_path) as syncer:
         slowly = ("--slowdown", "100")  # A step takes microseconds: the run log would fill faster than it is read.
-        learners = {name: start("learner", "--syncer", syncer.url, "--name", name, *slowly) for name in ("a", "b")}
+        learners = {
+            name: start(
+                "learner", "--syncer", syncer.url, "--name", name, "--checkpoint", str(tmp_path / name), *slowly
+            )
+            for name in ("a", "b")
+        }
         for name in learners:
             syncer.live.log.wait(StepReported, learner=name)
         for (name, process), number in zip(learners.items(), (signal.SIGTERM, signal.SIGINT), strict=True):
             code, _, err = ends_after(process, number)
             assert code == exits.SIGNALLED + number and "Traceback" not in err, err
             syncer.live.log.wait(LearnerDeparted, learner=name, reason=DepartureReason.LEFT)
+            facts = checkpoint.load(tmp_path / name).state.facts
+            steps = facts["learner"]["steps"]
+            assert facts["stateful"] == {"recipe": {"dict": [["steps", steps]]}}
+            syncer.live.log.wait(StepReported, learner=name, steps=steps)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

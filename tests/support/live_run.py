@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -46,6 +47,9 @@ from unlockstep.runlog import Header, RunLogWriter
 
 WAIT_S = 20.0
 """A test that waits longer than this has failed."""
+
+
+_LOGS = itertools.count()
 
 
 class Tap(RunLogWriter):
@@ -112,8 +116,9 @@ def small_config(**sections: Any) -> RunConfig:
 async def live_syncer(config: RunConfig, folder: Path, port: int = 0) -> AsyncIterator[LiveSyncer]:
     """A syncer on loopback, gone when the block ends."""
     header = Header(run=config.run.name, config_digest=run_config.digest(config))
-    core = SyncerCore(config.run.name, config.protocol, config.run.steps, config.run.tokens, "id")
-    with Tap(folder / f"run-{port}.jsonl", header) as log:
+    run = config.run
+    core = SyncerCore(run.name, config.protocol, run.steps, run.tokens, "id", dealing=config.data.dealing)
+    with Tap(folder / f"run-{next(_LOGS)}.jsonl", header) as log:
         service = SyncerService(config, core, log)
         async with service.listening("127.0.0.1", port) as url:
             yield LiveSyncer(config, service, log, url)
@@ -165,18 +170,23 @@ class Puppet:
         self.name = name
         self.layout = layout_of(ToyBackend(), config)
         self.incarnation = 0
+        self.run_id = "id"
+        """Of the run it has joined, or says that it has."""
         self.socket: aiohttp.ClientWebSocketResponse
         self._base = url + api.status_path(config.run.name)
         self._config = config
         self._session = session
-        self._steps = 0
+        self.steps_taken = 0
 
     async def join(self, again: bool = False) -> Welcome:
         """As a new start, or ``again`` as the same."""
         self.socket = await self._session.ws_connect(self._base + "/control")
         incarnation = self.incarnation if again else 0
-        await self.say(Join(self.name, incarnation, PROTOCOL_VERSION, self.layout.digest, self.layout.specs(), "id"))
+        await self.say(
+            Join(self.name, incarnation, PROTOCOL_VERSION, self.layout.digest, self.layout.specs(), self.run_id)
+        )
         welcome = await self.hear(Welcome)
+        self.run_id = welcome.run_id
         self.incarnation = welcome.incarnation
         return welcome
 
@@ -208,21 +218,21 @@ class Puppet:
         for fragment in fragments:
             codec = FragmentCodec(self.layout, fragment, self._config.codec.download)
             body = codec.encode(np.full(codec.size, value, np.float32))
-            query = {"run_id": "id", "learner": self.name, "incarnation": self.incarnation}
+            query = {"run_id": self.run_id, "learner": self.name, "incarnation": self.incarnation}
             answers.append(await self.put(f"/fragments/{fragment}/versions/0", body, query))
         return answers
 
     async def step(self, tokens: int = 10) -> None:
         """Report one inner step, with everything still to be handed over."""
-        self._steps += 1
+        self.steps_taken += 1
         count = self.layout.fragment_count
         await self.say(
             Progress(
                 learner=self.name,
                 incarnation=self.incarnation,
-                clock=self._steps,
-                steps=self._steps,
-                tokens=self._steps * tokens,
+                clock=self.steps_taken,
+                steps=self.steps_taken,
+                tokens=self.steps_taken * tokens,
                 step_ns=1_000_000,
                 loss=1.0,
                 c_steps=(1,) * count,
@@ -248,9 +258,9 @@ class Puppet:
         self, pull: Pull, body: bytes | memoryview, digest: str = "", **query: object
     ) -> tuple[int, Any]:
         """Upload a contribution; what is not given in ``query`` is sound."""
-        counts = {"c_steps": 1, "c_tokens": 10, "tokens": self._steps * 10}
+        counts = {"c_steps": 1, "c_tokens": 10, "tokens": self.steps_taken * 10}
         path = f"/rounds/{pull.round}/contributions/{self.name}.{self.incarnation}"
-        query = {"run_id": "id", "fragment": pull.fragment, "base_version": 0} | counts | query
+        query = {"run_id": self.run_id, "fragment": pull.fragment, "base_version": 0} | counts | query
         return await self.put(path, body, query, digest)
 
     async def put(

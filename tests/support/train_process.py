@@ -20,6 +20,8 @@ import msgspec
 from unlockstep import runlog
 from unlockstep.core.events import Event
 
+TESTS = Path(__file__).parents[1]
+
 SMALL = (
     *("--set", "data.sequence_length=32", "--set", "data.validation_share=0.2"),
     *("--set", "inner.batch_size=2", "--set", "inner.warmup_steps=2"),
@@ -28,6 +30,9 @@ SMALL = (
 )
 """Settings that make a step a matter of milliseconds."""
 
+TINY = ("--model", "support.tiny_lm:tiny_lm")
+"""A model that is built in a moment."""
+
 
 class Train:
     """A run in ``folder``, as a context that leaves no process behind.
@@ -35,18 +40,20 @@ class Train:
     Args:
         folder: gets the corpus, and the run in ``run``.
         arguments: of ``unlockstep train``, besides ``SMALL``.
+        resumes: go on with the run that is there, without ``SMALL``.
     """
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
+    def __init__(self, folder: Path, *arguments: str, resumes: bool = False) -> None:
         self.run = folder / "run"
         corpus = folder / "corpus.txt"
         corpus.write_text("".join(f"{number} times {number} is {number * number}.\n" for number in range(2000)))
-        command = (sys.executable, "-m", "unlockstep", "train", "--data", str(corpus), "--out", str(self.run))
+        settings = ("--resume", str(self.run)) if resumes else ("--data", str(corpus), "--out", str(self.run), *SMALL)
         self.process = subprocess.Popen(
-            (*command, *SMALL, *arguments),
+            (sys.executable, "-m", "unlockstep", "train", *settings, *arguments),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])},
             start_new_session=True,
         )
         self.output = ""

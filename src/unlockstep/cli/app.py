@@ -6,7 +6,6 @@ command does is in the module of its name; exit codes are in ``exits``.
 
 from __future__ import annotations
 
-import errno
 import sys
 import traceback
 from collections.abc import Sequence
@@ -23,11 +22,10 @@ from unlockstep.cli.status import status
 from unlockstep.cli.syncer import syncer
 from unlockstep.cli.train import train
 from unlockstep.core.errors import LocalProtocolError, UnlockstepError, UsageError
+from unlockstep.files import DISK_FULL
 
 BadArguments: type[Any] = typer.BadParameter.__mro__[2]
 """Base of what typer raises for a command line it cannot read; the one class of its it does not export."""
-
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 app = typer.Typer(
     name="unlockstep",

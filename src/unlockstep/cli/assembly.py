@@ -75,7 +75,7 @@ def new_model(config: RunConfig, text: Text) -> nn.Module:
 
 
 def new_backend(config: RunConfig, shard: int, shard_count: int) -> TorchBackend:
-    """What one learner trains: the run's model, an AdamW and its share of the training text.
+    """What one learner trains: the run's model, an AdamW and its share of the training text, or what it is granted.
 
     Args:
         shard: which share, from 0.
@@ -83,19 +83,22 @@ def new_backend(config: RunConfig, shard: int, shard_count: int) -> TorchBackend
     """
     import torch
 
-    from unlockstep.data import TokenStream
+    from unlockstep.config import Deal
+    from unlockstep.data import LeasedStream, TokenStream
     from unlockstep.learners.torch_backend import TorchBackend
     from unlockstep.models import causal_loss
 
     text = load_text(config)
-    stream = TokenStream(
-        text.training,
-        config.data.sequence_length,
-        config.inner.batch_size,
-        seed=config.run.seed,
-        shard=shard,
-        shard_count=shard_count,
-    )
+    data, inner, seed = config.data, config.inner, config.run.seed
+    stream: TokenStream | LeasedStream
+    if data.deal is Deal.LEASES:
+        stream = LeasedStream(
+            text.training, data.sequence_length, inner.batch_size, seed, batches_per_step=inner.accumulation
+        )
+    else:
+        stream = TokenStream(
+            text.training, data.sequence_length, inner.batch_size, seed, shard=shard, shard_count=shard_count
+        )
     model = new_model(config, text)
     # For dropout: every learner draws masks of its own.
     torch.manual_seed(config.run.seed + 1 + shard)

@@ -2,14 +2,16 @@
 
 Decides when the global model is evaluated: when something new was committed, and at most every
 ``evaluation.interval_s``; once more at the end. Takes no part in the protocol: an observer fetches what is committed.
+If the syncer goes away it keeps what it has and connects again, until ``--give-up-s`` are over.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
-from contextlib import AsyncExitStack, suppress
+import random
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,10 +23,18 @@ if TYPE_CHECKING:
     from unlockstep.cli.exits import StopRequest
     from unlockstep.config import RunConfig
     from unlockstep.core.chunks import Float32
-    from unlockstep.core.messages import Published
+    from unlockstep.core.layout import Layout
+    from unlockstep.core.messages import Evaluation, VersionNotice
+    from unlockstep.core.status import Status
     from unlockstep.net.observer_client import Observer
 
 _log = logging.getLogger("unlockstep.cli")
+
+GIVE_UP_S = 600.0
+"""Time without a syncer after which there will be none, for all anybody knows."""
+
+PAUSE_S_MIN, PAUSE_S_MAX = 0.05, 5.0
+"""Before connecting again: doubled after every failure, of which a random half is taken off."""
 
 
 def evaluator(
@@ -32,6 +42,9 @@ def evaluator(
     out: Annotated[Path | None, typer.Option(help="Folder the final model is saved to.")] = None,
     name: Annotated[str, typer.Option(help="Name under which losses are reported.")] = "evaluator",
     run: Annotated[str | None, typer.Option(help="Name of the run, if the syncer has several.")] = None,
+    give_up_s: Annotated[
+        float, typer.Option(min=0, help="Fail when the syncer has been away for so long, seconds.")
+    ] = GIVE_UP_S,
     parent_pid: Annotated[int | None, typer.Option(help="End when this process is no longer the parent.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every evaluation as one JSON object.")] = False,
 ) -> int:
@@ -47,7 +60,8 @@ def evaluator(
         check_can_save(out)
     config = run_config.loads(read_config(syncer, run), source=f"the configuration from {syncer}")
     with stop_request(parent_pid) as stop:
-        examiner = asyncio.run(_until_stopped(_observe(config, syncer, name, as_json), stop))
+        line = Line(config, syncer, name, give_up_s)
+        examiner = asyncio.run(_until_stopped(_observe(config, line, as_json), stop))
         if examiner is not None and out is not None and examiner.has_model:
             examiner.save(out)
         return stop.exit_code if examiner is None else 0
@@ -103,47 +117,145 @@ class Examiner:
         _log.info("the final model is in %s", folder)
 
 
-class Replica:
-    """The newest committed version of every fragment, as far as it has been fetched."""
+class Line:
+    """The way to the syncer, whether or not it is there.
 
-    def __init__(self, observer: Observer, fragments: int) -> None:
+    Args:
+        config: of the run.
+        syncer: its address.
+        name: of the observer.
+        give_up_s: longest time without it, seconds.
+    """
+
+    def __init__(self, config: RunConfig, syncer: str, name: str, give_up_s: float) -> None:
+        self.name = name
+        self._run, self._codec, self._spec = config.run.name, config.codec.download, config.model.spec
+        self._syncer = syncer
+        self._give_up_s = give_up_s
+
+    @asynccontextmanager
+    async def connection(self, layout: Layout) -> AsyncIterator[tuple[Observer, Status]]:
+        """A connection, as soon as the syncer is there, and what it then says of itself.
+
+        Raises:
+            RunFailed: it has not been there for too long.
+        """
+        from unlockstep.cli.exits import RunFailed
+        from unlockstep.net.observer_client import Observer, read_status
+
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + self._give_up_s
+        for pause_s in _pauses():
+            async with AsyncExitStack() as stack:
+                try:
+                    observer = Observer(self._syncer, self._run, self.name, layout, self._codec)
+                    await stack.enter_async_context(observer)
+                    status = await asyncio.to_thread(read_status, self._syncer, self._run)
+                except UsageError as error:
+                    if loop.time() >= until_s:
+                        raise RunFailed(
+                            f"the syncer went away before run {self._run} was over and has not come back for "
+                            f"{self._give_up_s:g} s ({error}); start the evaluator again when it is there"
+                        ) from None
+                else:
+                    yield observer, status
+                    return
+            await asyncio.sleep(pause_s)
+
+    def require_same_model(self, status: Status, layout: Layout) -> None:
+        """Raises UsageError if the run's model is not the one that was built here."""
+        if status.layout_digest not in (None, layout.digest):
+            raise UsageError(
+                f"model.spec is {self._spec!r} but the learners of run {status.run!r} train another model; start the "
+                "syncer with --set model.spec=package.module:factory, which the evaluator can build, too"
+            )
+
+
+def _pauses() -> Iterator[float]:
+    pause_s = PAUSE_S_MIN
+    while True:
+        yield pause_s * random.uniform(0.5, 1.0)
+        pause_s = min(2 * pause_s, PAUSE_S_MAX)
+
+
+class Replica:
+    """The newest committed version of every fragment, as far as it has been fetched.
+
+    What the syncer says is newest counts: one that saves only now and then may come back with earlier versions.
+    """
+
+    def __init__(self, fragments: int) -> None:
         self.values: dict[int, Float32] = {}
-        self.versions = [-1] * fragments
         self.clock = 0
         self.is_new = False
         """There is a complete model that nobody has looked at."""
-        self.final_versions: tuple[int, ...] | None = None
-        """What there is to fetch of a run that is over already: its syncer will not say so once more."""
-        self.run_ended = False
-        """The run is over."""
         self.over = asyncio.Event()
-        """Nothing more will come."""
+        """The run is over, and nothing more will come."""
         self.news = asyncio.Event()
         """Set by either."""
-        self._observer = observer
+        self.has_been_told = asyncio.Event()
+        """To be set when the run is over and nothing more is to be said."""
+        self._fragments = fragments
+        self._notices: dict[int, VersionNotice] = {}
+        self._observer: Observer | None = None
 
-    async def follow(self) -> None:
-        """Fetch whatever is announced, in that order, until the run or the connection ends."""
-        from unlockstep.core.messages import Published, Stop
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """Of each fragment; -1: none has been fetched."""
+        notices = (self._notices.get(fragment) for fragment in range(self._fragments))
+        return tuple(-1 if notice is None else notice.version for notice in notices)
 
-        async for message in self._observer.messages():
+    async def follow(self, line: Line, layout: Layout) -> None:
+        """Fetch whatever is announced, in that order, until the run is over."""
+        pauses = _pauses()
+        while True:
+            before = dict(self._notices)
+            async with line.connection(layout) as (observer, status):
+                line.require_same_model(status, layout)
+                self._observer = observer
+                if await self._listen(observer, status):
+                    self.over.set()
+                    self.news.set()
+                    await self.has_been_told.wait()
+                    return
+            _log.warning("the connection to the syncer has ended; connecting again")
+            if self._notices != before:
+                pauses = _pauses()
+            await asyncio.sleep(next(pauses))
+
+    async def say(self, evaluation: Evaluation) -> None:
+        """To the syncer; lost if it is away."""
+        if self._observer is not None:
+            await self._observer.send(evaluation)
+
+    async def _listen(self, observer: Observer, status: Status) -> bool:
+        """Until the connection ends (False) or the run (True)."""
+        from unlockstep.core.messages import GoneBack, Published, Stop
+
+        # What there is to fetch of a run that is over already: its syncer may not say so once more.
+        final_versions = status.versions if status.state == "finished" else None
+        if final_versions == ():
+            return True
+        async for message in observer.messages():
             if isinstance(message, Published):
-                await self._fetch(message)
-            if isinstance(message, Stop) or tuple(self.versions) == self.final_versions:
-                self.run_ended = True
-                break
-        self.over.set()
-        self.news.set()
+                await self._fetch(observer, message.notice, message.clock)
+            if isinstance(message, GoneBack):
+                for notice in message.notices:
+                    await self._fetch(observer, notice, message.clock)
+            if isinstance(message, Stop) or self.versions == final_versions:
+                return True
+        return False
 
-    async def _fetch(self, published: Published) -> None:
-        notice = published.notice
-        values = await self._observer.fetch(notice)
+    async def _fetch(self, observer: Observer, notice: VersionNotice, clock: int) -> None:
+        if self._notices.get(notice.fragment) == notice:
+            return
+        values = await observer.fetch(notice)
         if values is None:
             return
         self.values[notice.fragment] = values
-        self.versions[notice.fragment] = notice.version
-        self.clock = max(self.clock, published.clock)
-        if len(self.values) == len(self.versions):
+        self._notices[notice.fragment] = notice
+        self.clock = max(self.clock, clock)
+        if len(self.values) == self._fragments:
             self.is_new = True
             self.news.set()
 
@@ -160,69 +272,58 @@ async def _until_stopped(observing: Coroutine[None, None, Examiner], stop: StopR
         raise group.exceptions[0] from None
 
 
-async def _observe(config: RunConfig, syncer: str, name: str, as_json: bool) -> Examiner:
+async def _observe(config: RunConfig, line: Line, as_json: bool) -> Examiner:
     """Evaluate until the run is over. The examiner then holds the final model."""
-    from unlockstep.cli.exits import RunFailed
-    from unlockstep.core.layout import Layout, LayoutMethod
-    from unlockstep.net.observer_client import Observer, read_status
-
-    run, codec = config.run.name, config.codec.download
-    async with AsyncExitStack() as connections:
-        # Observed from the beginning, since at the end a syncer waits for its observers; but torch is loaded when there
-        # is something to evaluate: until then the learners need the processor.
-        async with Observer(syncer, run, name, Layout((), LayoutMethod.BALANCED), codec) as early:
-            _log.info("observes run %s and waits for the first parameters", run)
-            async for _ in early.messages():
-                break
-            examiner = await asyncio.to_thread(Examiner, config)
-            observer = Observer(syncer, run, name, examiner.layout, codec)
-            try:
-                await connections.enter_async_context(observer)
-            except UsageError:
-                raise RunFailed(_gone(syncer, run)) from None
-        replica = Replica(observer, examiner.layout.fragment_count)
-        status = await asyncio.to_thread(read_status, syncer, run)
-        if status.layout_digest not in (None, examiner.layout.digest):
-            raise UsageError(
-                f"model.spec is {config.model.spec!r} but the learners of run {run!r} train another model; start the "
-                "syncer with --set model.spec=package.module:factory, which the evaluator can build, too"
-            )
-        if status.state == "finished":
-            replica.final_versions = status.versions
-            if not status.versions:
-                return examiner
+    async with AsyncExitStack() as early:
+        examiner = await _first_parameters(config, line, early)
+        replica = Replica(examiner.layout.fragment_count)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(replica.follow())
+            tasks.create_task(replica.follow(line, examiner.layout))
             while not replica.over.is_set():
                 await replica.news.wait()
+                await early.aclose()  # There is the other one.
                 due_s = asyncio.get_running_loop().time() + config.evaluation.interval_s
                 if replica.is_new:
-                    await _evaluate(examiner, replica, observer, as_json)
+                    await _evaluate(examiner, replica, line.name, as_json)
                 with suppress(TimeoutError):
                     async with asyncio.timeout_at(due_s):
                         await replica.over.wait()
-        if not replica.run_ended:
-            raise RunFailed(_gone(syncer, run))
-        if replica.is_new:
-            await _evaluate(examiner, replica, observer, as_json)
+            if replica.is_new:
+                await _evaluate(examiner, replica, line.name, as_json)
+            replica.has_been_told.set()
     return examiner
 
 
-def _gone(syncer: str, run: str) -> str:
-    return f"the syncer at {syncer} went away before run {run} was over; start the evaluator again"
+async def _first_parameters(config: RunConfig, line: Line, early: AsyncExitStack) -> Examiner:
+    """What evaluates, once the run has parameters.
+
+    The run is observed from the beginning, since at the end a syncer waits for its observers; but torch is loaded when
+    there is something to evaluate: until then the learners need the processor.
+    """
+    from unlockstep.core.layout import Layout, LayoutMethod
+
+    for pause_s in _pauses():
+        observer, _ = await early.enter_async_context(line.connection(Layout((), LayoutMethod.BALANCED)))
+        _log.info("observes run %s and waits for the first parameters", config.run.name)
+        async for _ in observer.messages():
+            return await asyncio.to_thread(Examiner, config)
+        await early.aclose()
+        _log.warning("the connection to the syncer has ended; connecting again")
+        await asyncio.sleep(pause_s)
+    raise AssertionError("pauses never end")
 
 
-async def _evaluate(examiner: Examiner, replica: Replica, observer: Observer, as_json: bool) -> None:
+async def _evaluate(examiner: Examiner, replica: Replica, name: str, as_json: bool) -> None:
     from unlockstep.cli.output import print_json
     from unlockstep.core.messages import Evaluation
 
     replica.is_new = False
     replica.news.clear()
-    clock, versions = replica.clock, tuple(replica.versions)
+    clock, versions = replica.clock, replica.versions
     # In a thread: what is committed meanwhile is fetched, and the connection stays alive.
     loss, nats_per_byte = await asyncio.to_thread(examiner.evaluate, dict(replica.values))
-    evaluation = Evaluation(observer.name, clock, loss, nats_per_byte, versions)
-    await observer.send(evaluation)
+    evaluation = Evaluation(name, clock, loss, nats_per_byte, versions)
+    await replica.say(evaluation)
     _log.info("clock %d: validation loss %.4f nats/token, %.4f nats/byte", clock, loss, nats_per_byte)
     if as_json:
         print_json(evaluation)

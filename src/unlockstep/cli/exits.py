@@ -82,14 +82,15 @@ class StopRequest:
 
 
 @contextmanager
-def stop_request(parent_pid: int | None = None) -> Iterator[StopRequest]:
+def stop_request(parent_pid: int | None = None, ending_s: float | None = None) -> Iterator[StopRequest]:
     """SIGINT, SIGTERM and the death of the parent become a request while the block runs.
 
-    A second signal ends the process at once, and so does the time when ``ENDING_S_MAX`` is over. To be called in the
-    main thread.
+    A second signal ends the process at once, and so does the time when ``ending_s`` is over. To be called in the main
+    thread.
 
     Args:
         parent_pid: the process this one must not outlive; None: none.
+        ending_s: from the first signal until the process ends as it is; None: ``ENDING_S_MAX``.
     """
     request = StopRequest()
     reader, writer = os.pipe()
@@ -97,7 +98,9 @@ def stop_request(parent_pid: int | None = None) -> Iterator[StopRequest]:
     # The handlers do nothing: the pipe is written to in any case, even while the main thread is in a long C call.
     before = [signal.signal(number, lambda *_: None) for number in _SIGNALS]
     woken_before = signal.set_wakeup_fd(writer)
-    watcher = threading.Thread(target=_watch, args=(request, reader, parent_pid), name="unlockstep-stop", daemon=True)
+    watcher = threading.Thread(
+        target=_watch, args=(request, reader, parent_pid, ending_s), name="unlockstep-stop", daemon=True
+    )
     watcher.start()
     try:
         yield request
@@ -110,7 +113,7 @@ def stop_request(parent_pid: int | None = None) -> Iterator[StopRequest]:
         os.close(reader)
 
 
-def _watch(request: StopRequest, reader: int, parent_pid: int | None) -> None:
+def _watch(request: StopRequest, reader: int, parent_pid: int | None, ending_s: float | None) -> None:
     """Wait for a signal's number in the pipe, until its other end is closed."""
     until_s = float("inf")
     while True:
@@ -129,7 +132,7 @@ def _watch(request: StopRequest, reader: int, parent_pid: int | None) -> None:
         elif not request.asked.is_set() and (parent_pid is None or os.getppid() == parent_pid):
             continue
         if not request.asked.is_set():
-            until_s = time.monotonic() + ENDING_S_MAX
+            until_s = time.monotonic() + (ENDING_S_MAX if ending_s is None else ending_s)
             request._ask(number)
         elif ready or time.monotonic() >= until_s:
             os._exit(SIGNALLED + (request.signal or number))

@@ -7,9 +7,18 @@ user may write: ``integrations.torch_loop`` around ``learners.torch_backend``.
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from unlockstep.cli.exits import ENDING_S_MAX
+
+LEAVING_SHARE = 0.5
+"""Of the time a process is given to end: for handing over. The rest is for the step it is in."""
+
+NOTICE_S_MAX = 86_400.0
+"""More than a clock can wait for would break what ends the process."""
 
 if TYPE_CHECKING:
     from unlockstep.cli.exits import StopRequest
@@ -23,9 +32,18 @@ def learner(
     name: Annotated[
         str | None, typer.Option(help="Unique in the run, the same after a restart; default HOST-PID.")
     ] = None,
-    shard: Annotated[int, typer.Option(help="Which share of the training text, from 0.")] = 0,
+    shard: Annotated[
+        int, typer.Option(help="Which share of the training text, from 0; not used with data leases.")
+    ] = 0,
     shards: Annotated[int, typer.Option(help="How many shares there are.")] = 1,
     slowdown: Annotated[float, typer.Option(help="Make every step take this many times as long.")] = 1.0,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="File to take inner optimizer, random state and data position from, and to keep."),
+    ] = None,
+    notice_s: Annotated[
+        float, typer.Option(help="Seconds from SIGTERM until this process must be gone; handing over takes most of it.")
+    ] = ENDING_S_MAX,
     run: Annotated[str | None, typer.Option(help="Name of the run, if the syncer has several.")] = None,
     parent_pid: Annotated[int | None, typer.Option(help="End when this process is no longer the parent.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as one JSON object at the end.")] = False,
@@ -44,12 +62,14 @@ def learner(
         )
     if not 1 <= slowdown < float("inf"):
         raise UsageError(f"--slowdown is {slowdown}; it must be at least 1 and finite")
+    if not 1 <= notice_s <= NOTICE_S_MAX:
+        raise UsageError(f"--notice-s is {notice_s}; it must be at least 1 and at most a day ({NOTICE_S_MAX:.0f})")
     log_to_stderr(name or "learner")
     config = run_config.loads(read_config(syncer, run), source=f"the configuration from {syncer}")
-    with stop_request(parent_pid) as stop:
+    with stop_request(parent_pid, notice_s) as stop:
         with loading(config):
             backend = new_backend(config, shard, shards)
-        ended = _train(backend, config, syncer, name, slowdown, stop, as_json)
+        ended = _train(backend, config, syncer, name, checkpoint, slowdown, notice_s, stop, as_json)
         return 0 if ended else stop.exit_code
 
 
@@ -58,20 +78,36 @@ def _train(
     config: RunConfig,
     syncer: str,
     name: str | None,
+    checkpoint: Path | None,
     slowdown: float,
+    notice_s: float,
     stop: StopRequest,
     as_json: bool,
 ) -> bool:
     """Train until the run is over (True) or somebody asks to stop (False)."""
     from unlockstep.cli.exits import RunFailed
+    from unlockstep.data import LeasedStream
     from unlockstep.integrations.torch_loop import Learner, LearnerFailed
 
     try:
-        learner = Learner(backend.model, backend.optimizer, syncer=syncer, name=name, run=config.run.name)
+        learner = Learner(
+            backend.model,
+            backend.optimizer,
+            syncer=syncer,
+            name=name,
+            run=config.run.name,
+            on_reset=backend.reset_optimizer,
+            checkpoint=checkpoint,
+            stateful={"recipe": backend},
+            data=backend.stream if isinstance(backend.stream, LeasedStream) else None,
+            leave_s=LEAVING_SHARE * notice_s,
+        )
         stop.then(learner.stop)
         with learner:
             report = Report(learner)
             backend.seek(learner.steps_before)
+            if learner.recovered == "donor":
+                backend.go_on_warm()
             going = learner.ended is None and not stop.asked.is_set()
             while going:
                 began_s = time.perf_counter()

@@ -24,8 +24,8 @@ def log_to_stderr(name: str) -> logging.Logger:
     form = f"%(asctime)s {name}: %(message)s"
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format=form, datefmt="%H:%M:%S", force=True)
     logger = logging.getLogger("unlockstep.cli")
-    for told in (logger, logging.getLogger("unlockstep.net.syncer_service")):
-        told.setLevel(logging.INFO)
+    for told in ("unlockstep.cli", "unlockstep.net.syncer_service", "unlockstep.integrations.learner_checkpoint"):
+        logging.getLogger(told).setLevel(logging.INFO)
     return logger
 
 

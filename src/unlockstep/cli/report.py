@@ -36,15 +36,21 @@ def report(
     """Sum up a run, over or not, and check that it kept the protocol's rules."""
     from unlockstep.cli.exits import RunFailed
     from unlockstep.cli.output import print_json, wide_console
+    from unlockstep.core.errors import UsageError
 
     folder, header, events, options = _open(run)
+    if check and header.continues is not None:
+        raise UsageError(
+            f"{events.path} begins in the middle of the run, and its beginning is with the syncer that led before; to "
+            f"have it checked, call it {_own_name(events)} and put {header.continues.file} of that one beside it"
+        )
     checks = _check(events, options) if check else None
     summary = _summarise(folder, header, events, options, is_checked=check)
     console = wide_console(stderr=as_json)
     if as_json:
         print_json(_record(header, summary, checks))
     else:
-        _show(console, events, summary)
+        _show(console, header, events, summary)
     if checks is None:
         return
     broken = [rule for rule, found in checks.items() if found]
@@ -52,6 +58,15 @@ def report(
         _show_checks(console, checks)
     if broken:
         raise RunFailed(f"the run breaks {len(broken)} of {len(checks)} rules: {', '.join(broken)}")
+
+
+def _own_name(events: Events) -> str:
+    """Of a log that goes on where another syncer's left off, if it were beside that."""
+    from unlockstep.core.events import SyncerResumed
+    from unlockstep.runlog import part_path
+
+    life = next((event.life for event in events if isinstance(event, SyncerResumed)), 2)
+    return part_path(events.path, life, 1).name
 
 
 def _open(run: Path) -> tuple[Path, Header, Events, ProtocolOptions]:
@@ -175,13 +190,15 @@ def _record(header: Header, summary: Summary | None, checks: dict[str, list[Viol
     return record if checks is None else {**record, "checks": checks}
 
 
-def _show(console: Console, events: Events, summary: Summary | None) -> None:
+def _show(console: Console, header: Header, events: Events, summary: Summary | None) -> None:
     from unlockstep.report.summary import table
 
     if summary is None:
         console.print(f"{events.path} contradicts itself: it cannot be summed up", markup=False)
         return
     console.print(table(summary))
+    if header.continues is not None:
+        console.print("  The log begins in the middle of the run: what came before is not counted.", markup=False)
     if events.torn_bytes:
         console.print("  The last line of the run log was cut short and counts for nothing.", markup=False)
 

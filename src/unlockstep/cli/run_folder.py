@@ -1,4 +1,4 @@
-"""A run's folder on disk: the resolved configuration and the run log, and nothing of a run that never began.
+"""A run's folder on disk: the resolved configuration, the run log, the store; nothing of a run that never began.
 
 Decides names of files, and that a folder which holds a run is not used for another.
 """
@@ -17,11 +17,12 @@ from unlockstep.files import whole
 
 if TYPE_CHECKING:
     from unlockstep.config import RunConfig
-    from unlockstep.runlog import RunLogWriter
+    from unlockstep.runlog import Mark, RunLogWriter
 
 CONFIG_FILE = "config.toml"
 RUN_LOG_FILE = "run.jsonl"
 MODEL_FOLDER = "model"
+STORE_FOLDER = "store"
 RUNS_FOLDER = "runs"
 
 
@@ -37,14 +38,21 @@ def new_run_log(folder: Path, config: RunConfig) -> Iterator[RunLogWriter]:
     If a ``UsageError`` ends the block the run never began: what was made here is removed again.
 
     Raises:
+        Deposed: another process begins a run there at this moment.
         UsageError: the folder cannot be written, or holds a run.
     """
     from unlockstep import config as run_config
-    from unlockstep.runlog import Header, RunLogWriter
+    from unlockstep.keeper import Deposed
+    from unlockstep.runlog import Header, RunLogWriter, is_being_written, remove_unused
 
     log_file, config_file = folder / RUN_LOG_FILE, folder / CONFIG_FILE
-    if log_file.exists():
-        raise UsageError(f"run folder {folder} already holds a run; choose another with --run-dir")
+    if log_file.exists() and not remove_unused(log_file):
+        if is_being_written(log_file):
+            raise Deposed(f"another syncer begins a run in {folder}; this one steps down")
+        raise UsageError(
+            f"run folder {folder} already holds a run; choose another with --run-dir, or say with --store where that "
+            "run is saved"
+        )
     made_folders = [path for path in (folder, *folder.parents) if not path.exists()]
     made_files = [log_file] + [config_file] * (not config_file.exists())
     try:
@@ -64,6 +72,40 @@ def new_run_log(folder: Path, config: RunConfig) -> Iterator[RunLogWriter]:
     except UsageError:
         _remove(made_files, made_folders)
         raise
+
+
+def resumed_run_log(folder: Path, config: RunConfig, life: int, mark: Mark) -> tuple[RunLogWriter, int]:
+    """The log of another life of the syncer, which goes on where an earlier one has left off, here or elsewhere.
+
+    Returns:
+        The log, and which life it is: ``life``, or one after those that have died before they could save, or are about
+        to take the run over themselves.
+
+    Raises:
+        UsageError: the folder cannot be written.
+    """
+    from unlockstep import config as run_config
+    from unlockstep.runlog import Header, LogExists, RunLogWriter, newest_life
+
+    header = Header(run=config.run.name, config_digest=run_config.digest(config))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / CONFIG_FILE).exists():  # An earlier life had another folder, on another host.
+            with whole(folder / CONFIG_FILE) as partial:
+                partial.write_text(run_config.dumps(config), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"run folder {folder} cannot be written ({error.strerror or error}); choose a folder you may write to "
+            "with --run-dir"
+        ) from None
+    log_file = folder / RUN_LOG_FILE
+    while True:
+        life = max(life, newest_life(log_file) + 1)
+        try:
+            return RunLogWriter(log_file, header, life=life, continues=mark), life
+        except LogExists:
+            if newest_life(log_file) < life:  # It is not that of a life that was quicker.
+                raise
 
 
 def _remove(files: list[Path], folders: list[Path]) -> None:

@@ -5,17 +5,36 @@ Decides how a configuration, an address and a folder become a running syncer, an
 
 from __future__ import annotations
 
+import logging
 import secrets
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
+from unlockstep.core.errors import UsageError
+
 if TYPE_CHECKING:
+    import asyncio
+
     from unlockstep.cli.exits import StopRequest
     from unlockstep.config import RunConfig
+    from unlockstep.core.syncer import SyncerCore
+    from unlockstep.keeper import Keeper, Taken
+    from unlockstep.runlog import RunLogWriter
+    from unlockstep.store.leadership import Beat
+    from unlockstep.store.run_store import RunStore
 
 DEFAULT_PORT = 7077
+
+_log = logging.getLogger("unlockstep.cli")
+
+
+class RunOver(UsageError):
+    """The run has finished: there is nothing to go on with."""
 
 
 def syncer(
@@ -26,44 +45,158 @@ def syncer(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = DEFAULT_PORT,
     run_dir: Annotated[
-        Path | None, typer.Option(help="Folder for the run log; default runs/NAME-DATE-TIME-PROCESS.")
+        Path | None,
+        typer.Option(help="Folder of the run; one that holds a run is resumed. Default runs/NAME-DATE-TIME-PROCESS."),
     ] = None,
+    store: Annotated[
+        str | None, typer.Option(help="Where the run is saved: a folder or an fsspec URL; default RUN_DIR/store.")
+    ] = None,
+    standby: Annotated[bool, typer.Option(help="Wait until the run's syncer falls silent, then take over.")] = False,
     insecure: Annotated[bool, typer.Option(help="Listen beyond this machine, unencrypted and open to all.")] = False,
     parent_pid: Annotated[int | None, typer.Option(help="End when this process is no longer the parent.")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object when listening, one at the end.")
     ] = False,
 ) -> int:
-    """Merge what learners contribute, until the run is over."""
+    """Merge what learners contribute, until the run is over. Started again on its folder, go on with the run."""
     import asyncio
 
-    from unlockstep import config as run_config
     from unlockstep.cli.exits import stop_request
+    from unlockstep.cli.memory import give_back_arrays
     from unlockstep.cli.output import log_to_stderr
-    from unlockstep.cli.run_folder import default_run_folder
+    from unlockstep.cli.run_folder import STORE_FOLDER, default_run_folder
 
     log_to_stderr("syncer")
-    config = run_config.load(config_file) if config_file is not None else run_config.RunConfig()
-    config = run_config.apply(config, overrides or ())
+    give_back_arrays()
     _require_allowed(host, insecure)
+    config = _settings(config_file, overrides or [], run_dir, standby)
     folder = run_dir if run_dir is not None else default_run_folder(config.run.name)
+    where = store if store is not None else str(folder / STORE_FOLDER)
     with stop_request(parent_pid) as stop:
-        ended = asyncio.run(_serve(config, folder, host, port, stop, as_json))
-        return 0 if ended else stop.exit_code
+        serving = _serve(config, folder, where, standby, host, port, stop, as_json)
+        return 0 if asyncio.run(serving) else stop.exit_code
 
 
-async def _serve(config: RunConfig, folder: Path, host: str, port: int, stop: StopRequest, as_json: bool) -> bool:
+def _settings(config_file: Path | None, overrides: list[str], run_dir: Path | None, standby: bool) -> RunConfig:
+    """What was given; nothing was, and the folder holds a run: that run's.
+
+    Raises:
+        UsageError: what was given is not valid, or it takes the settings of a run, and they are not there.
+    """
+    from unlockstep import config as run_config
+    from unlockstep.cli.run_folder import CONFIG_FILE, RUN_LOG_FILE
+
+    if config_file is None and not overrides and run_dir is not None:
+        if (run_dir / CONFIG_FILE).is_file():
+            return run_config.load(run_dir / CONFIG_FILE)
+        if (run_dir / RUN_LOG_FILE).exists():
+            raise UsageError(
+                f"{run_dir} holds a run but no {CONFIG_FILE}, without which nobody can go on with it: restore it, or "
+                "give a copy of it with --config"
+            )
+    if config_file is None and not overrides and standby:
+        raise UsageError(
+            f"there is no run in {run_dir} whose settings a standby could take: start its syncer first, or give the "
+            "settings with --config"
+        )
+    config = run_config.load(config_file) if config_file is not None else run_config.RunConfig()
+    return run_config.apply(config, overrides)
+
+
+async def _serve(
+    config: RunConfig, folder: Path, where: str, standby: bool, host: str, port: int, stop: StopRequest, as_json: bool
+) -> bool:
     """Serve until the run is over (True) or somebody asks to stop (False)."""
     import asyncio
 
-    from unlockstep.cli.output import print_json
-    from unlockstep.cli.run_folder import new_run_log
-    from unlockstep.core.syncer import SyncerCore
-    from unlockstep.net.syncer_service import SyncerService
+    from unlockstep import config as run_config
+    from unlockstep.keeper import Deposed, require_run
+    from unlockstep.net.standby import refuse_leader, stand_by
+    from unlockstep.store.leadership import read_beat
+    from unlockstep.store.place import open_place
+    from unlockstep.store.run_store import RunStore
 
     asked = asyncio.Event()
     loop = asyncio.get_running_loop()
     stop.then(lambda: loop.call_soon_threadsafe(asked.set))
+    lease_s = config.durability.lease_s
+    if not where:
+        raise UsageError("--store is empty; give a folder or a URL, or leave it out to save the run in its folder")
+    store = RunStore(open_place(where), max(config.durability.records_kept, config.protocol.fragments + 2))
+
+    def look() -> tuple[Beat | None, int]:
+        return read_beat(store.place), store.newest_number()
+
+    def on_waiting(url: str) -> None:
+        nonlocal port
+        port = urlsplit(url).port or port  # It is where it is found later, too.
+        _say_waiting(config, url, as_json)
+
+    while True:
+        with _storing(folder):
+            require_run(store, config.run.name, run_config.digest(config))
+            if not standby:
+                await refuse_leader(look, lease_s, asked)
+            elif not await stand_by(look, lease_s, asked, host, port, on_waiting):
+                return False
+        try:
+            return await _lead(config, folder, store, host, port, asked, as_json)
+        except Deposed as deposed:
+            if not standby:
+                raise
+            _log.warning("%s and stands by", deposed)
+        except RunOver:
+            if not standby:
+                raise
+            _log.info("run %s has finished; there is nothing to take over", config.run.name)
+            return True
+
+
+@contextmanager
+def _storing(folder: Path) -> Iterator[None]:
+    """Turns an error of the file system into a sentence about the folder."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"run folder {folder} cannot be written ({error.strerror or error}); choose a folder you may write to "
+            "with --run-dir, or with --store another place to save the run"
+        ) from None
+
+
+@contextmanager
+def _saving(store: RunStore, keeper: Keeper) -> Iterator[None]:
+    """Turns what keeps the run from being saved into a sentence; a full disk has one already."""
+    from unlockstep.cli.exits import RunFailed
+    from unlockstep.files import DISK_FULL
+
+    try:
+        yield
+    except OSError as error:
+        if error.errno in DISK_FULL:
+            raise
+        sentence = f"{store.place.describe('records')} cannot be written ({error.strerror or error})"
+        if keeper.has_saved:
+            raise RunFailed(f"{sentence}; when that is mended, start the syncer again on its folder") from error
+        raise UsageError(f"{sentence}; choose with --store a place to save the run that you may write to") from error
+
+
+def _say_waiting(config: RunConfig, url: str, as_json: bool) -> None:
+    from unlockstep.cli.output import print_json
+
+    if as_json:
+        print_json({"run": config.run.name, "url": url, "standby": True})
+    else:
+        print(f"standby of run {config.run.name} waits at {url}", flush=True)
+
+
+async def _lead(
+    config: RunConfig, folder: Path, store: RunStore, host: str, port: int, asked: asyncio.Event, as_json: bool
+) -> bool:
+    """Take the run up, or begin it, and serve."""
+    from unlockstep.cli.output import print_json
+    from unlockstep.keeper import Deposed
+    from unlockstep.net.syncer_service import SyncerService
 
     def on_listening(url: str) -> None:
         if as_json:
@@ -71,22 +204,63 @@ async def _serve(config: RunConfig, folder: Path, host: str, port: int, stop: St
         else:
             print(f"syncer of run {config.run.name} listens on {url}, run log in {folder}", flush=True)
 
-    with new_run_log(folder, config) as run_log:
-        run = config.run
-        core = SyncerCore(run.name, config.protocol, run.steps, run.tokens, run_id=secrets.token_hex(8))
-        service = SyncerService(config, core, run_log)
-        await service.serve(host, port, asked, on_listening)
+    with ExitStack() as stack:
+        core, run_log, keeper, taken = _begin_or_resume(config, folder, store, stack)
+        service = SyncerService(config, core, run_log, keeper=keeper, taken=taken)
+        try:
+            with _saving(store, keeper):
+                await service.serve(host, port, asked, on_listening)
+        except Deposed:
+            if not keeper.has_saved:
+                run_log.withdraw()
+            raise
         status = service.status()
     if as_json:
         print_json(status)
     else:
         print(f"run {config.run.name} {status.state} at clock {status.clock} after {status.rounds_committed} commits")
-    return not stop.asked.is_set()
+    return not asked.is_set()
+
+
+def _begin_or_resume(
+    config: RunConfig, folder: Path, store: RunStore, stack: ExitStack
+) -> tuple[SyncerCore, RunLogWriter, Keeper, Taken | None]:
+    """A new run, or the one that is saved there.
+
+    Raises:
+        RunOver: the run that is there has finished.
+        UsageError: what is there is another run, or cannot be used.
+    """
+    from unlockstep import config as run_config
+    from unlockstep.cli.run_folder import new_run_log, resumed_run_log
+    from unlockstep.core.syncer import SyncerCore
+    from unlockstep.keeper import is_over, take_up
+
+    run = config.run
+    with _storing(folder):
+        keeper, taken = take_up(store, run.name, run_config.digest(config))
+    core = SyncerCore(
+        run.name,
+        config.protocol,
+        run.steps,
+        run.tokens,
+        secrets.token_hex(8),
+        dealing=config.data.dealing,
+        rollback=config.rollback,
+    )
+    if taken is None:
+        return core, stack.enter_context(new_run_log(folder, config)), keeper, None
+    saved = taken.snapshot.run
+    if is_over(store, saved):
+        raise RunOver(f"the run in {folder} has finished at clock {saved.clock}; choose another --run-dir")
+    for sentence in taken.damaged:
+        _log.warning("%s; an earlier save is used", sentence)
+    log, keeper.life = resumed_run_log(folder, config, keeper.life, taken.snapshot.log)
+    _log.info("resumes run %s at clock %d, life %d of its syncer", run.name, saved.clock, keeper.life)
+    return core, stack.enter_context(log), keeper, taken
 
 
 def _require_allowed(host: str, insecure: bool) -> None:
-    from unlockstep.core.errors import UsageError
-
     if not insecure and not _is_loopback(host):
         raise UsageError(
             f"--host is {host}, which others can reach, and connections are neither encrypted nor authorised; "

@@ -3,7 +3,7 @@
 Decides how flags become a configuration, what is printed where, and the exit code. What happens in between is
 ``launch.local``; what it looks like is ``view``; what it amounted to is ``report``.
 
-Precedence, the later wins: ``--recipe`` or ``--config``, flags, ``--set``.
+Precedence, the later wins: ``--recipe`` or ``--config``, flags, ``--set``. A run that is resumed has its settings.
 """
 
 from __future__ import annotations
@@ -42,13 +42,18 @@ def train(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default runs/NAME-DATE-TIME-PROCESS.")] = None,
     config_file: Annotated[Path | None, typer.Option("--config", help="Configuration to start from (TOML).")] = None,
-    recipe: Annotated[str, typer.Option(help="Named configuration to start from instead: quick or paper.")] = "quick",
+    recipe: Annotated[
+        str | None, typer.Option(help="Named configuration to start from instead: quick (the default) or paper.")
+    ] = None,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="Replace any setting.")
     ] = None,
     kill: Annotated[
-        bool, typer.Option("--kill/--no-kill", help="Kill one learner on the way and bring it back.")
-    ] = True,
+        bool | None, typer.Option("--kill/--no-kill", help="Kill one learner on the way (the default).")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Go on with the run in this folder, with its settings.")
+    ] = None,
     plain: Annotated[bool, typer.Option(help="Lines instead of the live view, also on a terminal.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary as JSON, everything else on stderr.")
@@ -58,10 +63,11 @@ def train(
     from unlockstep import config as run_config
     from unlockstep import recipes
     from unlockstep.cli.run_folder import default_run_folder
+    from unlockstep.core.errors import UsageError
 
     flags: dict[str, str | int | None] = {
         "local.learners": learners,
-        "local.kill_share": None if kill else 0,
+        "local.kill_share": 0 if kill is False else None,
         "run.steps": steps,
         "run.tokens": tokens,
         "run.seed": seed,
@@ -69,14 +75,69 @@ def train(
         "model.spec": model,
         "data.source": data,
     }
-    base = run_config.load(config_file) if config_file is not None else recipes.recipe(recipe)
+    if resume is not None:
+        given = [*flags.values(), out, config_file, recipe, overrides]
+        if kill is not None or any(value is not None for value in given):
+            raise UsageError(f"--resume goes on with the run in {resume} as it was begun; leave out all other settings")
+        return _resume(resume, plain, as_json)
+    base = run_config.load(config_file) if config_file is not None else recipes.recipe(recipe or "quick")
     config = resolve(base, flags, overrides or [])
     return _train(config, out or default_run_folder(config.run.name), plain, as_json)
 
 
+def _resume(folder: Path, plain: bool, as_json: bool) -> int:
+    """Go on with the run in a folder.
+
+    Raises:
+        UsageError: there is none, or it goes on, or has finished, or it cannot be used.
+    """
+    from unlockstep import config as run_config
+    from unlockstep.cli.output import wide_console
+    from unlockstep.cli.run_folder import CONFIG_FILE, RUN_LOG_FILE
+    from unlockstep.core.errors import UsageError
+
+    if not (folder / CONFIG_FILE).is_file() or not (folder / RUN_LOG_FILE).is_file():
+        raise UsageError(f"there is no run in {folder}; give the folder of one that was begun")
+    config = run_config.load(folder / CONFIG_FILE)
+    if _has_finished(folder):
+        raise UsageError(f"the run in {folder} has finished; there is nothing to go on with")
+    if not _is_left(folder / RUN_LOG_FILE):
+        raise UsageError(f"the run in {folder} goes on: its syncer is at work; end that run first")
+    (folder / SUMMARY_FILE).unlink(missing_ok=True)  # It says how the run had ended, and that has not happened now.
+    console = wide_console(stderr=as_json)
+    outcome = _run(config, folder, console, plain, resumes=True)
+    return _end(config, folder, outcome, console, as_json)
+
+
+def _is_left(run_log: Path) -> bool:
+    """Whether no syncer writes this log; one whose ``train`` has been killed is given the time to notice and end."""
+    import time
+
+    from unlockstep import runlog
+    from unlockstep.cli.exits import ENDING_S_MAX, PARENT_LOOK_S
+
+    until_s = time.monotonic() + ENDING_S_MAX + PARENT_LOOK_S
+    while runlog.is_at_work(run_log):
+        if time.monotonic() > until_s:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def _has_finished(folder: Path) -> bool:
+    """Whether the run that is saved in a folder has come to its own end."""
+    from unlockstep.cli.run_folder import STORE_FOLDER
+    from unlockstep.keeper import is_over, newest_run
+    from unlockstep.store.place import open_place
+    from unlockstep.store.run_store import RunStore
+
+    store = RunStore(open_place(folder / STORE_FOLDER))
+    saved = newest_run(store)
+    return saved is not None and is_over(store, saved)
+
+
 def _train(config: RunConfig, folder: Path, plain: bool, as_json: bool) -> int:
     """The run, from the folder to the summary; returns the exit code."""
-    from unlockstep.cli import exits
     from unlockstep.cli.output import wide_console
     from unlockstep.cli.run_folder import RUN_LOG_FILE
     from unlockstep.core.errors import UsageError
@@ -89,7 +150,23 @@ def _train(config: RunConfig, folder: Path, plain: bool, as_json: bool) -> int:
             raise UsageError(outcome.sentence)
         if outcome.ending is Ending.INTERRUPTED and not (folder / RUN_LOG_FILE).exists():
             remove()
-    _show(_summarise(config, folder, outcome), outcome, console, as_json)
+    return _end(config, folder, outcome, console, as_json)
+
+
+def _end(config: RunConfig, folder: Path, outcome: Outcome, console: Console, as_json: bool) -> int:
+    """Sum up; returns the exit code."""
+    import shlex
+
+    from unlockstep.cli import exits
+    from unlockstep.core.errors import UsageError
+    from unlockstep.launch.local import Ending
+
+    if outcome.ending is Ending.REFUSED:
+        raise UsageError(outcome.sentence)
+    summary = _summarise(config, folder, outcome)
+    _show(summary, outcome, console, as_json)
+    if outcome.ending is not Ending.FINISHED and summary is not None and not _has_finished(folder):
+        console.print(f"\n  go on with it: unlockstep train --resume {shlex.quote(str(folder))}", markup=False)
     if outcome.ending is Ending.FAILED:
         raise exits.RunFailed(outcome.sentence)
     return exits.SIGNALLED + outcome.signal if outcome.ending is Ending.INTERRUPTED else exits.DONE
@@ -123,14 +200,21 @@ def _tokens_per_step(config: RunConfig) -> int:
     return config.local.learners * inner.batch_size * inner.accumulation * config.data.sequence_length
 
 
-def _run(config: RunConfig, folder: Path, console: Console, plain: bool) -> Outcome:
+def _run(config: RunConfig, folder: Path, console: Console, plain: bool, resumes: bool = False) -> Outcome:
     from unlockstep.cli.view import LiveView, PlainView
     from unlockstep.launch.local import LocalRun, learner_names
     from unlockstep.net.observer_client import read_status
 
     view = LiveView if console.is_terminal and not plain else PlainView
     with view(console, learner_names(config), f"{config.model.spec} on {config.data.source}") as watcher:
-        return LocalRun(config, folder, read_status=read_status, watcher=watcher).run()
+        return LocalRun(
+            config,
+            folder,
+            read_status=read_status,
+            watcher=watcher,
+            has_finished=lambda: _has_finished(folder),
+            resumes=resumes,
+        ).run()
 
 
 def _summarise(config: RunConfig, folder: Path, outcome: Outcome) -> Summary | None:

@@ -136,6 +136,8 @@ def _progress(status: Status, left_ns: int | None, width: int) -> Table:
 
 
 def _steps(status: Status) -> str:
+    if status.data is not None and status.data.epochs:
+        return f"step {status.clock}, epoch {status.data.epoch:.2f} of {status.data.epochs}"
     ends_by_steps = status.steps_max and not status.tokens_max
     return f"step {status.clock} of {status.steps_max}" if ends_by_steps else f"step {status.clock}"
 

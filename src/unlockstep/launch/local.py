@@ -4,10 +4,11 @@ Decides who is started when, what becomes of a process that dies, when the drill
 run has ended. Does not decide how processes are started and ended (``processes``), how a status is read (an argument)
 or what is shown (a ``Watcher``).
 
-A process that dies by itself is started again after 0.5, 1, 2 ... s, ``local.restarts_max`` times, except
+A process that dies by itself is started again (``restarts`` says how often), except with exit code 2: the user has to
+mend something first. If the run has not begun it ends with that sentence.
 
-- with exit code 2: the user has to mend something first. If the run has not begun it ends with that sentence.
-- the syncer: it holds the run, so the run has failed.
+The syncer is one of them: it takes up the run where it had saved it, at the address it had, and everybody finds it
+there. Without it nobody is started. If it cannot be started again the run has failed; its folder can be resumed.
 
 The drill (``local.kill_share``) kills the last learner once, with SIGKILL, and starts it again ``local.kill_down_s``
 later; that costs it none of its restarts.
@@ -36,17 +37,16 @@ from unlockstep.core.errors import UsageError
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 from unlockstep.core.status import Status
 from unlockstep.launch.processes import Exit, Processes, Wakeup, last_lines
-
-SYNCER, EVALUATOR = "syncer", "evaluator"
+from unlockstep.launch.restarts import EVALUATOR, SYNCER, Restarts
 
 POLL_S = 0.25
 """How often the syncer is asked for its status, and the view is drawn."""
 
 LISTEN_S_MAX = 30.0
-"""From the start of the syncer to its saying where it listens."""
+"""From a start of the syncer to its saying where it listens."""
 
-RESTART_S = 0.5
-"""Pause before the first restart of a process; doubled with each further one."""
+LISTEN_POLL_S = 0.05
+"""How often it is looked for what it says, meanwhile."""
 
 ALONE_S_MAX = 2.0
 """For how long a run with no learner left, present or due, may take to turn out to be finished."""
@@ -141,6 +141,8 @@ class LocalRun:
         folder: of the run, as ``new_run_folder`` makes it.
         read_status: asks a syncer, by its URL, for its status; raises UsageError if nobody answers.
         watcher: who shows it.
+        has_finished: whether the run that is saved in the folder is over, in order.
+        resumes: the folder holds a run that goes on.
         program: the command line of ``unlockstep``, without a subcommand.
         now_ns: the clock; monotonic.
     """
@@ -152,6 +154,8 @@ class LocalRun:
         *,
         read_status: Callable[[str], Status],
         watcher: Watcher,
+        has_finished: Callable[[], bool] = lambda: False,
+        resumes: bool = False,
         program: Sequence[str] = (sys.executable, "-m", "unlockstep"),
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
@@ -159,14 +163,25 @@ class LocalRun:
         self._folder = folder
         self._read_status = read_status
         self._watcher = watcher
+        self._has_finished = has_finished
+        self._resumes = resumes
         self._program = tuple(program)
         self._now_ns = now_ns
         self._learners = learner_names(config)
         self._url = ""
+        """Of the syncer, whether or not it is there: every start of it listens there."""
         self._poll: StatusPoll | None = None
+        self._listens_since_ns: int | None = None
+        """Since when the syncer that runs listens; None: there is none, or it has not said so."""
+        self._listens_until_ns = 0
+        """If it has not said so by then, it never will."""
+        self._log_bytes = 0
+        """Length of its log when it was started."""
+        self._syncer_starts = 0
         self._due: dict[str, int] = {}
         """Who is to be started (again), and when."""
-        self._restarts: dict[str, int] = {}
+        self._started_ns: dict[str, int] = {}
+        self._restarts = Restarts(config.local.restarts_max)
         self._victim = self._learners[-1] if len(self._learners) > 1 and config.local.kill_share > 0 else None
         """Whom the drill is still to kill; never the only learner, nor the first, which brought the parameters."""
         self._drilled: str | None = None
@@ -180,7 +195,8 @@ class LocalRun:
         with Wakeup() as wakeup, Processes(self._folder, wakeup, self._now_ns) as processes:
             self._wakeup, self._processes = wakeup, processes
             try:
-                outcome = self._start() or self._look_after()
+                self._launch(SYNCER)
+                outcome = self._look_after()
                 self._stop()
             finally:
                 if self._poll is not None:
@@ -189,35 +205,40 @@ class LocalRun:
 
     # --------------------------------------------------------------------------------------------- start and end
 
-    def _start(self) -> Outcome | None:
-        """The syncer first; everybody else needs its address."""
-        config = str(self._folder / "config.toml")
-        address = ("--host", "127.0.0.1", "--port", "0")
-        self._processes.start(
-            SYNCER,
-            (*self._program, "syncer", "--config", config, *address, "--run-dir", str(self._folder), *self._tie()),
-        )
-        limit_ns = self._after_ns(LISTEN_S_MAX)
-        while not self._url:
-            self._wakeup.wait(0.05)
-            found = _LISTENING.search("\n".join(last_lines(self._processes.log(SYNCER), 20)))
-            if self._wakeup.stop_signals:
-                return self._interrupted()
-            if exits := self._processes.take_exits():
-                return self._on_syncer_exit(exits[0])
-            if found is not None:
-                self._url = found.group()
-            elif self._now_ns() > limit_ns:
-                return self._failed(f"the syncer said nothing for {LISTEN_S_MAX:g} s", SYNCER)
+    def _launch(self, name: str) -> None:
+        self._restarts.started(name, self._status)
+        self._started_ns[name] = self._now_ns()
+        if name == SYNCER:
+            self._syncer_starts += 1
+            log = self._processes.log(SYNCER)
+            self._log_bytes = log.stat().st_size if log.exists() else 0
+            self._listens_until_ns = self._after_ns(LISTEN_S_MAX)
+        self._processes.start(name, self._command(name))
+
+    def _check_listening(self) -> Outcome | None:
+        """The syncer comes first: everybody else needs it. Once it is there for the first time, they are started."""
+        if self._listens_since_ns is not None or SYNCER not in self._processes.running:
+            return None
+        found = _LISTENING.search("\n".join(last_lines(self._processes.log(SYNCER), 20, self._log_bytes)))
+        if found is None:
+            late = self._now_ns() > self._listens_until_ns
+            return self._failed(f"the syncer said nothing for {LISTEN_S_MAX:g} s", SYNCER) if late else None
+        self._listens_since_ns = self._now_ns()
+        if self._url:
+            self._watcher.note("the syncer is back", self._now_ns())
+            return None
+        self._url = found.group()
         self._poll = StatusPoll(self._read_status, self._url)
         self._watcher.note(f"the syncer listens at {self._url}", self._now_ns())
-        for learner in self._learners:
-            self._processes.start(learner, self._command(learner))
-        if self._config.local.evaluator:
-            self._processes.start(EVALUATOR, self._command(EVALUATOR))
+        for name in (*self._learners, *([EVALUATOR] if self._config.local.evaluator else [])):
+            self._launch(name)
         return None
 
     def _command(self, name: str) -> tuple[str, ...]:
+        if name == SYNCER:
+            config = ("--config", str(self._folder / "config.toml"))
+            listen = ("--host", "127.0.0.1", "--port", self._url.rpartition(":")[2] or "0")
+            return (*self._program, "syncer", *config, *listen, "--run-dir", str(self._folder), *self._tie())
         address = ("--syncer", self._url)
         if name == EVALUATOR:
             return (*self._program, "evaluator", *address, "--out", str(self._folder / "model"), *self._tie())
@@ -225,7 +246,8 @@ class LocalRun:
         shard = ("--shard", str(index), "--shards", str(len(self._learners)))
         slowdown = self._config.local.slowdown
         pause = ("--slowdown", str(slowdown[index])) if index < len(slowdown) and slowdown[index] != 1 else ()
-        return (*self._program, "learner", *address, "--name", name, *shard, *pause, *self._tie())
+        checkpoint = ("--checkpoint", str(self._folder / "learners" / f"{name}.safetensors"))
+        return (*self._program, "learner", *address, "--name", name, *shard, *checkpoint, *pause, *self._tie())
 
     def _tie(self) -> tuple[str, ...]:
         """A child that finds its parent gone ends itself: even if this process is killed nobody stays behind."""
@@ -239,14 +261,17 @@ class LocalRun:
 
     def _look_after(self) -> Outcome:
         while True:
-            self._wakeup.wait(POLL_S)
+            self._wakeup.wait(LISTEN_POLL_S if self._listens_since_ns is None else POLL_S)
             if self._wakeup.stop_signals and not self._is_saving():
                 return self._interrupted()
-            for exited in self._processes.take_exits():
+            # The syncer first: without it others may be excused.
+            for exited in sorted(self._processes.take_exits(), key=lambda exited: exited.name != SYNCER):
                 outcome = self._on_syncer_exit(exited) if exited.name == SYNCER else self._on_exit(exited)
                 if outcome is not None:
                     return outcome
             self._start_due()
+            if outcome := self._check_listening():
+                return outcome
             status = self._status
             if status is not None:
                 self._watcher.show(status, self._now_ns())
@@ -273,16 +298,22 @@ class LocalRun:
         return self._now_ns() < self._saving_until_ns
 
     def _start_due(self) -> None:
+        """Those whose time has come; who needs the syncer also waits for that."""
         if self._is_ending:
-            self._due.clear()
+            self._due = {name: due_ns for name, due_ns in self._due.items() if name == SYNCER}
         for name in [name for name, due_ns in self._due.items() if due_ns <= self._now_ns()]:
-            del self._due[name]
-            self._processes.start(name, self._command(name))
-            self._watcher.note(f"{name} is started again", self._now_ns())
+            if name == SYNCER or self._listens_since_ns is not None:
+                del self._due[name]
+                self._launch(name)
+                self._watcher.note(f"{'the syncer' if name == SYNCER else name} is started again", self._now_ns())
 
     def _drill(self, status: Status) -> None:
         """Kill the last learner, once, when its share of the run is over and it trains."""
         victim, local = self._victim, self._config.local
+        if self._resumes:
+            self._resumes = False
+            if progress(status) >= local.kill_share:  # It has been killed before.
+                self._victim = victim = None
         if victim is None or progress(status) < local.kill_share or self._is_ending:
             return
         trains = any(learner.learner == victim and learner.state == "live" for learner in status.learners)
@@ -293,12 +324,26 @@ class LocalRun:
     # --------------------------------------------------------------------------------------------- what dies
 
     def _on_syncer_exit(self, exited: Exit) -> Outcome | None:
+        self._listens_since_ns = None
         if exited.status == ChildCode.DONE:
             self._syncer_ended_ns = self._now_ns()
             return None
+        if exited.status == ChildCode.ASKED_TO_END:
+            return self._failed("somebody has told the syncer to stop", SYNCER)
+        if self._has_finished():
+            self._watcher.note(f"the syncer {exited.sentence} when the run was over", self._now_ns())
+            self._syncer_ended_ns = self._now_ns()
+            return None
         if exited.status == ChildCode.USAGE:
-            return self._refused(exited.name)
-        return self._failed(f"the syncer {exited.sentence}", SYNCER)
+            refused = self._refused(SYNCER)
+            sentence = f"the syncer cannot be started again: {refused.sentence}"
+            return Outcome(Ending.FAILED, sentence) if self._has_begun or self._syncer_starts > 1 else refused
+        pause_s = self._restarts.pause_s(SYNCER, self._status)
+        if pause_s is None:
+            return self._failed(f"the syncer {exited.sentence} and is not started again", SYNCER)
+        self._due[SYNCER] = self._after_ns(pause_s)
+        self._watcher.note(f"the syncer {exited.sentence}; started again in {pause_s:g} s", self._now_ns())
+        return None
 
     def _on_exit(self, exited: Exit) -> Outcome | None:
         """Somebody other than the syncer has ended."""
@@ -317,7 +362,7 @@ class LocalRun:
             if not self._is_ending:
                 self._watcher.note(f"{name} has left", now_ns)
             return None
-        if exited.status == ChildCode.USAGE and not self._has_begun:
+        if exited.status == ChildCode.USAGE and not self._has_begun and not self._was_without_syncer(name):
             return self._refused(name)
         if self._is_ending:
             self._watcher.note(f"{name} {exited.sentence} while the run ended", now_ns)
@@ -331,22 +376,26 @@ class LocalRun:
 
     def _restart(self, exited: Exit, now_ns: int) -> None:
         name = exited.name
-        count = self._restarts.get(name, 0)
-        if exited.status == ChildCode.USAGE or count >= self._config.local.restarts_max:
+        to_mend = exited.status == ChildCode.USAGE and not self._was_without_syncer(name)
+        pause_s = None if to_mend else self._restarts.pause_s(name, self._status)
+        if pause_s is None:
             reason = " ".join(last_lines(self._processes.log(name), 1))
             self._watcher.note(f"{name} {exited.sentence} and is not started again: {reason}", now_ns)
             return
-        pause_s = RESTART_S * 2**count
-        self._restarts[name] = count + 1
         self._due[name] = self._after_ns(pause_s)
         self._watcher.note(f"{name} {exited.sentence}; started again in {pause_s:g} s", now_ns)
+
+    def _was_without_syncer(self, name: str) -> bool:
+        """Whether the syncer was away at some time since this process was started: then nothing is to be mended."""
+        return self._listens_since_ns is None or self._started_ns[name] < self._listens_since_ns
 
     # --------------------------------------------------------------------------------------------- the end
 
     def _check_end(self) -> Outcome | None:
         if self._syncer_ended_ns is not None:
             return self._check_ended(self._syncer_ended_ns)
-        if self._is_ending or any(name in self._processes.running or name in self._due for name in self._learners):
+        there = {*self._processes.running, *self._due}
+        if self._is_ending or not self._url or not there.isdisjoint(self._learners):
             self._alone_since_ns = None
         elif self._alone_since_ns is None:
             self._alone_since_ns = self._now_ns()
@@ -389,7 +438,10 @@ def learner_names(config: RunConfig) -> tuple[str, ...]:
 
 
 def progress(status: Status) -> float:
-    """Share of the run that is done, 0 to 1: of its tokens, if they end it, otherwise of its steps."""
+    """Share of the run that is done, 0 to 1: of its data or its tokens, if they end it, otherwise of its steps."""
+    data = status.data
+    if data is not None and data.epochs:
+        return min(1.0, data.epoch / data.epochs)
     if status.tokens_max:
         return min(1.0, status.ledger.trained / status.tokens_max)
     return min(1.0, status.clock / status.steps_max) if status.steps_max else 0.0

@@ -194,11 +194,11 @@ class Processes:
             (self._folder / "processes.json").write_bytes(msgspec.json.encode(pids))
 
 
-def last_lines(path: Path, count: int) -> list[str]:
-    """The last lines of a text file that are not empty; none if it cannot be read."""
+def last_lines(path: Path, count: int, start_bytes: int = 0) -> list[str]:
+    """The last lines of a text file that are not empty, from a place in it on; none if it cannot be read."""
     try:
         with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            file.seek(max(start_bytes, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
             text = file.read().decode(errors="replace")
     except OSError:
         return []

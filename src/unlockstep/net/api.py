@@ -11,6 +11,8 @@
     PUT /v1/runs/{run}/fragments/{p}/versions/0        version 0, from the learner asked to seed
     PUT /v1/runs/{run}/rounds/{r}/contributions/{learner}.{incarnation}
                                                        an outer gradient; a repeat changes nothing
+    PUT /v1/runs/{run}/states/{ticket}                 what a learner trains with, from one asked for it
+    GET /v1/runs/{run}/states/{ticket}                 the same, for the learner it is for; gone once that has it
     GET /metrics   /healthz   /                        Prometheus text; "ok"; the live page
 
 Every refusal is JSON, ``{"error": sentence}``. Decides spelling and limits; what a request does is ``resources``' and
@@ -40,6 +42,10 @@ CONNECT_S_MAX = 10.0
 REPLY_S_MAX = 60.0
 """Silence in the middle of a transfer after which its connection is given up."""
 
+SILENCE_S_MAX = 10.0
+"""Silence of a control connection after which its other end is asked for a sign of life; it has half as long to give
+one. So a syncer that is frozen, or a link that is dead, is noticed."""
+
 CLOSE_S_MAX = 2.0
 """Given to a peer to answer a WebSocket's closing frame."""
 
@@ -64,6 +70,8 @@ SEED_UNFIT = (400, 413)
 CONTRIBUTION_TAKEN = (202, 413, 422)
 """Statuses after which a body is settled: it is here, or has been refused and counted."""
 
+STATE_TAKEN = 201
+
 _NAME = f"[A-Za-z0-9][A-Za-z0-9_-]{{0,{LEARNER_NAME_LENGTH_MAX - 1}}}"
 _NUMBER = "[0-9]{1,18}"  # Fits 64 bits.
 
@@ -75,6 +83,7 @@ VERSION_ROUTE = STATUS_ROUTE + f"/fragments/{{fragment:{_NUMBER}}}/versions/{{ve
 CONTRIBUTION_ROUTE = (
     STATUS_ROUTE + f"/rounds/{{round:{_NUMBER}}}/contributions/{{learner:{_NAME}}}.{{incarnation:{_NUMBER}}}"
 )
+STATE_ROUTE = STATUS_ROUTE + f"/states/{{ticket:{_NUMBER}}}"
 
 Index = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Count = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -82,6 +91,14 @@ Count = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 class SeedQuery(msgspec.Struct, frozen=True):
     """Who sends version 0 of a fragment, and of which run."""
+
+    run_id: str
+    learner: str
+    incarnation: Index
+
+
+class StateQuery(msgspec.Struct, frozen=True):
+    """Who sends what it trains with, and of which run."""
 
     run_id: str
     learner: str
@@ -102,10 +119,21 @@ class CountsQuery(msgspec.Struct, frozen=True):
     c_steps: Count
     c_tokens: Count
     tokens: Count
+    position: Count = 0
+    samples: Count = 0
 
 
-def base_url(url: str) -> str:
-    """A syncer's address as scheme, host and port; ``host:port`` will do. Raises UsageError if it is no address."""
+def base_urls(urls: str) -> tuple[str, ...]:
+    """Where a run's syncer may be: one address, or several with commas between them (a leader and its standbys).
+
+    Raises:
+        UsageError: one of them is no address.
+    """
+    return tuple(_base_url(url.strip()) for url in urls.split(","))
+
+
+def _base_url(url: str) -> str:
+    """Scheme, host and port; ``host:port`` will do."""
     text = url if "//" in url else f"http://{url}"
     try:
         parts = urlsplit(text)
@@ -113,7 +141,7 @@ def base_url(url: str) -> str:
     except ValueError:
         complete = False
     if not complete:
-        raise UsageError(f"the syncer's address is {url!r}; write http://host:port")
+        raise UsageError(f"the syncer's address is {url!r}; write http://host:port, several with commas between them")
     return f"{parts.scheme}://{parts.netloc}"
 
 
@@ -131,6 +159,10 @@ def control_path(run: str) -> str:
 
 def version_path(run: str, fragment: int, version: int) -> str:
     return f"{status_path(run)}/fragments/{fragment}/versions/{version}"
+
+
+def state_path(run: str, ticket: int) -> str:
+    return f"{status_path(run)}/states/{ticket}"
 
 
 def contribution_path(run: str, round: int, learner: str, incarnation: int) -> str:

@@ -18,7 +18,14 @@ from unlockstep.core.codec import Body, Codec, FragmentCodec, body_digest, fragm
 from unlockstep.core.errors import RemoteProtocolError
 from unlockstep.core.layout import Layout
 from unlockstep.core.messages import VersionNotice
-from unlockstep.net.api import CONNECT_S_MAX, REPLY_S_MAX, STREAM_BUFFER_BYTES, WRITE_BYTES, version_path
+from unlockstep.net.api import (
+    CONNECT_S_MAX,
+    REPLY_S_MAX,
+    STREAM_BUFFER_BYTES,
+    WRITE_BYTES,
+    base_urls,
+    version_path,
+)
 
 NETWORK_ERRORS = (aiohttp.ClientError, OSError, TimeoutError)
 """What a peer that is away or misbehaves can raise at a client."""
@@ -57,10 +64,32 @@ async def pieces(body: Body) -> AsyncIterator[memoryview]:
         yield view[start : start + WRITE_BYTES]
 
 
-def client_session(url: str) -> aiohttp.ClientSession:
-    """A session with one syncer; as many connections as there are transfers."""
+class Addresses:
+    """Where a run's syncer may be, and where it is believed to be now.
+
+    Args:
+        urls: as ``api.base_urls`` reads them.
+    """
+
+    def __init__(self, urls: str) -> None:
+        self._urls = base_urls(urls)
+        self._index = 0
+
+    def __str__(self) -> str:
+        return self._urls[self._index]
+
+    def at(self, path: str) -> str:
+        """A resource of the syncer that leads, as far as is known."""
+        return self._urls[self._index] + path
+
+    def next(self) -> None:
+        """It does not lead, or does not answer: try the next one."""
+        self._index = (self._index + 1) % len(self._urls)
+
+
+def client_session() -> aiohttp.ClientSession:
+    """A session; as many connections as there are transfers."""
     return aiohttp.ClientSession(
-        url,
         connector=aiohttp.TCPConnector(limit=0),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S_MAX, sock_read=REPLY_S_MAX),
         read_bufsize=STREAM_BUFFER_BYTES,
@@ -71,7 +100,8 @@ class VersionReader:
     """Fetches committed versions of one run.
 
     Args:
-        session: with the syncer.
+        session: to fetch with.
+        addresses: where the syncer is.
         run: name of the run.
         layout: how its parameters are cut.
         codec: number format of its versions.
@@ -79,9 +109,16 @@ class VersionReader:
     """
 
     def __init__(
-        self, session: aiohttp.ClientSession, run: str, layout: Layout, codec: Codec, executor: Executor
+        self,
+        session: aiohttp.ClientSession,
+        addresses: Addresses,
+        run: str,
+        layout: Layout,
+        codec: Codec,
+        executor: Executor,
     ) -> None:
         self._session = session
+        self._addresses = addresses
         self._run = run
         self._codecs = fragment_codecs(layout, codec)
         self._executor = executor
@@ -106,7 +143,8 @@ class VersionReader:
         )
 
     async def _body(self, notice: VersionNotice, size: int) -> memoryview:
-        async with self._session.get(version_path(self._run, notice.fragment, notice.version)) as response:
+        url = self._addresses.at(version_path(self._run, notice.fragment, notice.version))
+        async with self._session.get(url) as response:
             if response.status != 200:
                 raise RemoteProtocolError(
                     f"version {notice.version} of fragment {notice.fragment} is not to be had: status {response.status}"

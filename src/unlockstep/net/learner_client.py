@@ -28,6 +28,7 @@ import aiohttp
 import msgspec
 
 from unlockstep.config import CodecSection
+from unlockstep.core.actions import FetchState
 from unlockstep.core.chunks import Float32
 from unlockstep.core.codec import FragmentCodec, body_digest, fragment_codecs
 from unlockstep.core.errors import RemoteProtocolError
@@ -37,14 +38,19 @@ from unlockstep.core.messages import (
     MESSAGE_BYTES_MAX,
     Connected,
     Disconnected,
+    Fenced,
     Fetched,
     FetchFailed,
+    HandedOver,
     HostFailed,
     JoinRefused,
     LearnerInput,
     LearnerMessage,
     Leave,
     SeedStored,
+    StateFetched,
+    StateFetchFailed,
+    StateNotTaken,
     Stop,
     UploadFailed,
     VersionNotice,
@@ -52,12 +58,13 @@ from unlockstep.core.messages import (
     encode,
 )
 from unlockstep.core.outer_gradient import outer_gradient
+from unlockstep.learners.state_body import Donated, decode_state, encode_state
 from unlockstep.loop import Contribution
 from unlockstep.net import api
-from unlockstep.net.courier import NETWORK_ERRORS, VersionReader, client_session, pieces
+from unlockstep.net.courier import NETWORK_ERRORS, Addresses, VersionReader, client_session, pieces, read_body
 
 BACKOFF_S_MIN = 0.05
-BACKOFF_S_MAX = 5.0
+BACKOFF_S_MAX = 1.0
 """Pause before connecting again: doubled after every failure, of which a random half is taken off."""
 
 UPLOADS_AT_ONCE_MAX = 2
@@ -66,7 +73,10 @@ UPLOAD_ATTEMPTS_MAX = 5
 WORKERS = 2
 
 FLUSH_S_MAX = 2.0
-"""Given to what is queued or under way when the client is closed."""
+"""Given to what is queued or under way when the client is closed, unless it is told otherwise."""
+
+UPLOAD_SHARE = 0.75
+"""Of that time, what uploads are given before goodbye is said: after it they would be refused."""
 
 OUTBOX_MESSAGES_MAX = 65_536
 """Messages waiting for a syncer that does not read; with one more the connection is given up."""
@@ -93,11 +103,13 @@ class LearnerClient:
     """A ``loop.Link`` over HTTP.
 
     Args:
-        url: of the syncer, ``http://host:port``.
+        url: of the syncer, ``http://host:port``; several, with commas between them, are tried in turn.
         run: name of the run.
         layout: how the model is cut.
         codec: number formats of the run's bodies.
         now_ns: the receiver's clock, monotonic nanoseconds.
+        silence_s: silence of the syncer after which it is asked for a sign of life, seconds.
+        flush_s: given to what is queued or under way when the client is closed, seconds.
     """
 
     def __init__(
@@ -107,8 +119,13 @@ class LearnerClient:
         layout: Layout,
         codec: CodecSection,
         now_ns: Callable[[], int] = time.monotonic_ns,
+        silence_s: float = api.SILENCE_S_MAX,
+        flush_s: float = FLUSH_S_MAX,
     ) -> None:
-        self._url = api.base_url(url)
+        self._flush_s = flush_s
+        self._silence_s = silence_s
+        self._addresses = Addresses(url)
+        self._connected_to = ""
         self._run = run
         self._layout = layout
         self._codec = codec
@@ -125,13 +142,20 @@ class LearnerClient:
         self._arrived: dict[int, Float32] = {}
         self._closing = asyncio.Event()
         self._socket: aiohttp.ClientWebSocketResponse | None = None
+        self._retry_s = 0.0
+        """Pause before connecting again that the syncer has asked for."""
         self._outbox: deque[bytes] = deque()
         self._outbox_filled = asyncio.Event()
         self._outbox_empty = asyncio.Event()
         self._outbox_empty.set()
         self._upload_places = asyncio.Semaphore(UPLOADS_AT_ONCE_MAX)
         self._fetch_places = asyncio.Semaphore(FETCHES_AT_ONCE_MAX)
+        self._handing_over: dict[HandedOver, Contribution] = {}
+        """Each at its newest attempt: what becomes of an earlier one is of no interest."""
         self._transfers: set[asyncio.Task[None]] = set()
+        self._states: dict[int, Donated] = {}
+        self._state_transfers: set[asyncio.Task[None]] = set()
+        """Of states, up and down: large, and nobody waits for them at the end."""
         self._waking_ns = NEVER_NS
         self._deadline_moved = asyncio.Event()
 
@@ -169,9 +193,22 @@ class LearnerClient:
     def discard(self, payload: int) -> None:
         """See ``Link.discard``."""
         self._arrived.pop(payload, None)
+        self._states.pop(payload, None)
+
+    def upload_state(self, run_id: str, learner: str, incarnation: int, ticket: int, donated: Donated) -> None:
+        """See ``Link.upload_state``."""
+        self._call(self._begin_aside, self._upload_state, api.StateQuery(run_id, learner, incarnation), ticket, donated)
+
+    def fetch_state(self, action: FetchState) -> None:
+        """See ``Link.fetch_state``."""
+        self._call(self._begin_aside, self._fetch_state, action)
+
+    def take_state(self, payload: int) -> Donated:
+        """See ``Link.take_state``."""
+        return self._states.pop(payload)
 
     def close(self) -> None:
-        """Send what is queued or under way, then end. At most ``FLUSH_S_MAX`` plus the time a body takes to encode."""
+        """Send what is queued or under way, then end. At most ``flush_s`` plus the time a body takes to encode."""
         if self._thread.ident is None:
             self._runner.close()
         else:
@@ -200,22 +237,24 @@ class LearnerClient:
                 self._receiver.deliver(HostFailed(f"the link to the syncer has failed: {self._failure}"))
 
     async def _main(self) -> None:
-        async with client_session(self._url) as self._session, asyncio.TaskGroup() as self._tasks:
-            self._reader = VersionReader(self._session, self._run, self._layout, self._codec.download, self._workers)
+        async with client_session() as self._session, asyncio.TaskGroup() as self._tasks:
+            self._reader = VersionReader(
+                self._session, self._addresses, self._run, self._layout, self._codec.download, self._workers
+            )
             steady = [
                 self._tasks.create_task(self._stay_connected()),
                 self._tasks.create_task(self._keep_deadlines()),
             ]
             await self._closing.wait()
             await self._flush()
-            for task in (*steady, *self._transfers):
+            for task in (*steady, *self._transfers, *self._state_transfers):
                 task.cancel()
 
     async def _flush(self) -> None:
         if self._socket is None:
             return
         with suppress(TimeoutError):
-            async with asyncio.timeout(FLUSH_S_MAX):
+            async with asyncio.timeout(self._flush_s):
                 if self._transfers:
                     await asyncio.wait(self._transfers)
                 await self._outbox_empty.wait()
@@ -243,19 +282,32 @@ class LearnerClient:
             began_s = self._loop.time()
             try:
                 async with self._session.ws_connect(
-                    api.control_path(self._run),
+                    self._addresses.at(api.control_path(self._run)),
                     timeout=aiohttp.ClientWSTimeout(ws_close=api.CLOSE_S_MAX),
                     max_msg_size=MESSAGE_BYTES_MAX,
+                    heartbeat=self._silence_s,
                 ) as socket:
+                    self._leave_others()
                     if await self._converse(socket):
                         return
                 _log.warning("the connection to the syncer has ended (code %s); connecting again", socket.close_code)
             except (*NETWORK_ERRORS, RemoteProtocolError) as error:
-                _log.warning("no connection to the syncer: %s; trying again", error)
+                _log.warning("no connection to the syncer at %s: %s; trying again", self._addresses, error)
+            self._addresses.next()
             if self._loop.time() - began_s > BACKOFF_S_MAX:
                 pause_s = BACKOFF_S_MIN
-            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+            if self._retry_s:
+                _log.warning("the syncer has shut this learner out; it may join anew in %.3g s", self._retry_s)
+            await asyncio.sleep(max(self._retry_s, pause_s * random.uniform(0.5, 1.0)))
+            self._retry_s = 0.0
             pause_s = min(2 * pause_s, BACKOFF_S_MAX)
+
+    def _leave_others(self) -> None:
+        """Another syncer leads: what is under way to the one before, which may be frozen, is given up."""
+        before, self._connected_to = self._connected_to, str(self._addresses)
+        if before not in ("", self._connected_to):
+            for task in (*self._transfers, *self._state_transfers):
+                task.cancel()
 
     async def _converse(self, socket: aiohttp.ClientWebSocketResponse) -> bool:
         """Until the connection ends; True if the syncer has said that there is nothing to come back for."""
@@ -265,10 +317,14 @@ class LearnerClient:
         try:
             self._deliver(Connected())
             async for frame in socket:
+                if frame.type is aiohttp.WSMsgType.ERROR:
+                    raise ConnectionError(f"it gives no sign of life ({frame.data})")
                 if frame.type is not aiohttp.WSMsgType.BINARY:
                     raise RemoteProtocolError("the syncer sent something else than a binary frame")
                 message = decode_syncer_message(frame.data)
-                last_word = isinstance(message, Stop | JoinRefused)
+                if isinstance(message, Fenced | JoinRefused):
+                    self._retry_s = message.retry_ns / NANOSECONDS_PER_SECOND
+                last_word = isinstance(message, Stop) or (isinstance(message, JoinRefused) and not message.retry_ns)
                 self._deliver(message)
             return last_word
         finally:
@@ -292,7 +348,7 @@ class LearnerClient:
     async def _send_after_uploads(self, frame: bytes) -> None:
         under_way = self._transfers - {asyncio.current_task()}
         if under_way:
-            await asyncio.wait(under_way, timeout=FLUSH_S_MAX / 2)
+            await asyncio.wait(under_way, timeout=self._flush_s * UPLOAD_SHARE)
         self._enqueue(frame)
 
     async def _write(self, socket: aiohttp.ClientWebSocketResponse) -> None:
@@ -311,11 +367,22 @@ class LearnerClient:
     # ------------------------------------------------------------------------------------------- bodies
 
     def _begin(self, transfer: Callable[..., Coroutine[Any, Any, None]], *arguments: object) -> None:
+        self._begin_in(self._transfers, transfer, *arguments)
+
+    def _begin_aside(self, transfer: Callable[..., Coroutine[Any, Any, None]], *arguments: object) -> None:
+        self._begin_in(self._state_transfers, transfer, *arguments)
+
+    def _begin_in(
+        self,
+        transfers: set[asyncio.Task[None]],
+        transfer: Callable[..., Coroutine[Any, Any, None]],
+        *arguments: object,
+    ) -> None:
         if self._closing.is_set():
             return
         task = self._tasks.create_task(transfer(*arguments))
-        self._transfers.add(task)
-        task.add_done_callback(self._transfers.discard)
+        transfers.add(task)
+        task.add_done_callback(transfers.discard)
 
     async def _in_worker(self, work: Callable[..., Result], *arguments: object) -> Result:
         return await self._loop.run_in_executor(self._workers, work, *arguments)
@@ -334,15 +401,23 @@ class LearnerClient:
 
     async def _upload(self, contribution: Contribution) -> None:
         c = contribution
+        handed_over = HandedOver(c.round, c.fragment, c.tokens)
+        self._handing_over[handed_over] = c
         path = api.contribution_path(self._run, c.round, c.learner, c.incarnation)
         where = api.ContributionQuery(c.run_id, c.fragment, c.base_version)
-        query = where, api.CountsQuery(c.c_steps, c.c_tokens, c.tokens)
+        query = where, api.CountsQuery(c.c_steps, c.c_tokens, c.tokens, c.position, c.samples)
         params = {name: value for part in query for name, value in msgspec.structs.asdict(part).items()}
-        async with self._upload_places:
-            body, digest = await self._in_worker(self._encode_contribution, c)
-            status = await self._put(path, params, body, digest)
-        if status not in api.CONTRIBUTION_TAKEN:
-            self._deliver(UploadFailed(c.round, c.fragment, c.c_tokens, c.tokens))
+        status = 0
+        try:
+            async with self._upload_places:
+                body, digest = await self._in_worker(self._encode_contribution, c)
+                status = await self._put(path, params, body, digest)
+        finally:
+            is_newest = self._handing_over.get(handed_over) is c
+            if is_newest:
+                del self._handing_over[handed_over]
+            if is_newest and status not in api.CONTRIBUTION_TAKEN and not self._closing.is_set():
+                self._deliver(UploadFailed(c.round, c.fragment, c.c_tokens, c.tokens))
 
     async def _upload_seed(self, sender: api.SeedQuery, fragment: int, values: Float32) -> None:
         path = api.version_path(self._run, fragment, 0)
@@ -357,6 +432,36 @@ class LearnerClient:
         else:
             await self._hang_up()
 
+    async def _upload_state(self, sender: api.StateQuery, ticket: int, donated: Donated) -> None:
+        """It takes no upload's place, so that no round waits for it."""
+        status = 0
+        try:
+            body, digest = await self._in_worker(_encode_state, donated, self._layout)
+            params = msgspec.structs.asdict(sender)
+            status = await self._put(api.state_path(self._run, ticket), params, body, digest)
+        finally:
+            if status != api.STATE_TAKEN and not self._closing.is_set():
+                self._deliver(StateNotTaken(ticket))
+
+    async def _fetch_state(self, action: FetchState) -> None:
+        donated = None
+        try:
+            url = self._addresses.at(api.state_path(self._run, action.ticket))
+            async with self._session.get(url) as response:
+                if response.status != 200 or response.content_length != action.size_bytes:
+                    raise RemoteProtocolError(f"it is not to be had as announced: status {response.status}")
+                body = await read_body(response.content, action.size_bytes)
+            donated = await self._in_worker(_decode_state, body, action.digest, self._layout)
+        except (*NETWORK_ERRORS, RemoteProtocolError) as error:
+            _log.warning("the state of another learner was not fetched: %s", error)
+        finally:
+            if donated is None and not self._closing.is_set():
+                self._deliver(StateFetchFailed(action.ticket))
+        if donated is not None:
+            payload = next(self._payloads)
+            self._states[payload] = donated
+            self._deliver(StateFetched(action.ticket, donated.notices, donated.clock, payload))
+
     async def _put(self, path: str, params: dict[str, Any], body: memoryview, digest: str) -> int:
         """The status the syncer answers with in the end; 0 if it does not."""
         headers = {
@@ -369,7 +474,8 @@ class LearnerClient:
             if attempt:
                 await asyncio.sleep(BACKOFF_S_MIN * 4**attempt * random.uniform(0.5, 1.0))
             try:
-                async with self._session.put(path, params=params, headers=headers, data=pieces(body)) as response:
+                url = self._addresses.at(path)
+                async with self._session.put(url, params=params, headers=headers, data=pieces(body)) as response:
                     status, sentence = response.status, await response.text()
             except NETWORK_ERRORS as error:
                 status, sentence = 0, str(error)
@@ -387,3 +493,14 @@ class LearnerClient:
 def _encode(codec: FragmentCodec, values: Float32) -> tuple[memoryview, str]:
     body = codec.encode(values)
     return body, body_digest(body)
+
+
+def _encode_state(donated: Donated, layout: Layout) -> tuple[memoryview, str]:
+    body = memoryview(encode_state(donated, layout))
+    return body, body_digest(body)
+
+
+def _decode_state(body: memoryview, digest: str, layout: Layout) -> Donated:
+    if body_digest(body) != digest:
+        raise RemoteProtocolError("it does not have the digest announced")
+    return decode_state(body, layout)

@@ -39,6 +39,7 @@ def prometheus(status: Status, bytes_in: int, bytes_out: int) -> str:
         *_one("learners_live", "gauge", "Learners that hold a lease and have taken a step.", len(live)),
         *_one("rounds_committed_total", "counter", "Rounds that ended in a new version.", status.rounds_committed),
         *_one("rounds_empty_total", "counter", "Rounds that ended without one.", status.rounds_empty),
+        *_one("rollbacks_total", "counter", "Times the run went back to an earlier state.", status.rollbacks),
         *_one("downtime_seconds_total", "counter", "Time without a live learner.", _seconds(status.downtime_ns)),
         *_one("tokens_trained_total", "counter", "Tokens trained by all learners.", ledger.trained),
         *_each("tokens", "gauge", "Tokens by what became of them, mean over fragments.", "fate", tokens),

@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -30,7 +31,7 @@ from unlockstep.core.messages import (
 )
 from unlockstep.core.status import Status
 from unlockstep.net import api
-from unlockstep.net.courier import NETWORK_ERRORS, VersionReader, client_session
+from unlockstep.net.courier import NETWORK_ERRORS, Addresses, VersionReader, client_session
 
 REPLY_BYTES_MAX = 64 * 1024 * 1024
 """Largest status or configuration to read."""
@@ -63,7 +64,7 @@ class Observer:
     """One observer's connection to a run, as an asynchronous context.
 
     Args:
-        url: of the syncer, ``http://host:port``.
+        url: of the syncer, ``http://host:port``; several with commas between them.
         run: name of the run.
         name: of the observer; letters, digits, ``_`` and ``-``.
         layout: how the model is cut.
@@ -75,27 +76,35 @@ class Observer:
 
     def __init__(self, url: str, run: str, name: str, layout: Layout, codec: Codec) -> None:
         self.name = name
-        self._url = api.base_url(url)
+        self._addresses = Addresses(url)
+        self._address_count = len(api.base_urls(url))
         self._run = run
         self._layout = layout
         self._codec = codec
         self._worker = ThreadPoolExecutor(1, "unlockstep-observer")
 
     async def __aenter__(self) -> Self:
-        self._session = client_session(self._url)
-        try:
-            self._socket = await self._session.ws_connect(
-                api.control_path(self._run),
-                params={"observer": self.name},
-                timeout=aiohttp.ClientWSTimeout(ws_close=api.CLOSE_S_MAX),
-                max_msg_size=MESSAGE_BYTES_MAX,
-            )
-        except NETWORK_ERRORS as error:
-            await self._session.close()
-            raise UsageError(
-                f"run {self._run!r} cannot be observed at {self._url} ({error}); check the address and the run's name"
-            ) from None
-        self._reader = VersionReader(self._session, self._run, self._layout, self._codec, self._worker)
+        self._session = client_session()
+        for attempt in range(self._address_count):
+            try:
+                self._socket = await self._session.ws_connect(
+                    self._addresses.at(api.control_path(self._run)),
+                    params={"observer": self.name},
+                    timeout=aiohttp.ClientWSTimeout(ws_close=api.CLOSE_S_MAX),
+                    max_msg_size=MESSAGE_BYTES_MAX,
+                    heartbeat=api.SILENCE_S_MAX,
+                )
+                break
+            except NETWORK_ERRORS as error:
+                if attempt < self._address_count - 1:
+                    self._addresses.next()
+                    continue
+                await self._session.close()
+                raise UsageError(
+                    f"run {self._run!r} cannot be observed at {self._addresses} ({error}); check the address and the "
+                    "run's name"
+                ) from None
+        self._reader = VersionReader(self._session, self._addresses, self._run, self._layout, self._codec, self._worker)
         return self
 
     async def __aexit__(
@@ -127,7 +136,15 @@ class Observer:
 
 
 def _read(url: str, path: str) -> bytes:
-    base = api.base_url(url)
+    """From the first of several addresses that has it; what the last one says if none has."""
+    *others, last = api.base_urls(url)
+    for base in others:
+        with suppress(UsageError):
+            return _read_from(base, path)
+    return _read_from(last, path)
+
+
+def _read_from(base: str, path: str) -> bytes:
     try:
         with _opener.open(base + path, timeout=api.CONNECT_S_MAX) as response:
             body: bytes = response.read(REPLY_BYTES_MAX)

@@ -18,7 +18,15 @@ from aiohttp.typedefs import Handler
 from unlockstep import config
 from unlockstep.core.errors import LocalProtocolError, RemoteProtocolError
 from unlockstep.core.ids import is_learner_name
-from unlockstep.core.messages import MESSAGE_BYTES_MAX, ContributionArrived, Join, SeedArrived, decode_learner_message
+from unlockstep.core.messages import (
+    MESSAGE_BYTES_MAX,
+    ContributionArrived,
+    Join,
+    SeedArrived,
+    StateArrived,
+    StateLost,
+    decode_learner_message,
+)
 from unlockstep.core.reasons import RefusalReason
 from unlockstep.net import api, metrics
 from unlockstep.net.connection import Connection
@@ -58,6 +66,8 @@ def application(service: SyncerService) -> web.Application:
             web.get(api.VERSION_ROUTE, resources.get_version),
             web.put(api.VERSION_ROUTE, resources.put_seed),
             web.put(api.CONTRIBUTION_ROUTE, resources.put_contribution),
+            web.put(api.STATE_ROUTE, resources.put_state),
+            web.get(api.STATE_ROUTE, resources.get_state),
         ]
     )
     return app
@@ -241,7 +251,12 @@ class _Resources:
             inspection = Inspection(RefusalReason.BAD_COUNTS, str(refusal))
             return _outcome(*service.take_contribution(upload, arrived, inspection))
         arrived = msgspec.structs.replace(
-            arrived, c_steps=counts.c_steps, c_tokens=counts.c_tokens, tokens=counts.tokens
+            arrived,
+            c_steps=counts.c_steps,
+            c_tokens=counts.c_tokens,
+            tokens=counts.tokens,
+            position=counts.position,
+            samples=counts.samples,
         )
         size = storehouse.contribution_size(where.fragment)
         if request.content_length is not None and request.content_length != size:
@@ -256,9 +271,49 @@ class _Resources:
             digest,
             counts.c_steps,
             counts.c_tokens,
-            storehouse.norm_bound(where.fragment),
+            storehouse.norm_bound(where.fragment, counts.c_steps),
         )
         return _outcome(*service.take_contribution(upload, arrived, inspection))
+
+    # ------------------------------------------------------------------------------------------- states of learners
+
+    async def put_state(self, request: web.Request) -> web.Response:
+        service = self._service
+        self._require_run(request)
+        ticket, sender, digest = _ticket(request), _query(request, api.StateQuery), _require_digest(request)
+        _require_run(service, sender.run_id)
+        moved = service.watch_state(ticket, sender.learner, sender.incarnation)
+        moved()
+        size, most = request.content_length, service.config.limits.state_bytes_max
+        if size is None:
+            raise Refusal(411, "state the Content-Length of the body")
+        try:
+            if size > most:
+                raise Refusal(413, f"the state has {size} bytes; limits.state_bytes_max is {most}")
+            file = await service.states.receive(ticket, request.content, size, digest, moved)
+        except BaseException as error:
+            if service.is_donor(ticket, sender.learner, sender.incarnation):
+                service.receive(StateLost(ticket, str(error) or "its upload was cut off"))
+            raise
+        service.bytes_in += size
+        service.receive(StateArrived(ticket, file.digest, file.size_bytes))
+        return _json({"outcome": "received"}, 201)
+
+    async def get_state(self, request: web.Request) -> web.StreamResponse:
+        service = self._service
+        self._require_run(request)
+        ticket = _ticket(request)
+        file = service.states.find(ticket)
+        if file is None:
+            raise Refusal(404, "there is no such state, or it is here no more")
+        response = web.StreamResponse(headers={api.CONTENT_DIGEST: api.content_digest(file.digest)})
+        response.content_type, response.content_length = api.BODY_TYPE, file.size_bytes
+        await response.prepare(request)
+        async for piece in service.states.pieces(file, lambda: service.state_moves(ticket)):
+            await response.write(piece)
+        await response.write_eof()
+        service.bytes_out += file.size_bytes
+        return response
 
     # ------------------------------------------------------------------------------------------- what requests need
 
@@ -316,6 +371,10 @@ def _query(request: web.Request, kind: type[Query]) -> Query:
 
 def _require_digest(request: web.Request) -> str:
     return api.parse_content_digest(request.headers.get(api.CONTENT_DIGEST, ""))
+
+
+def _ticket(request: web.Request) -> int:
+    return int(request.match_info["ticket"])
 
 
 def _require_fragment(storehouse: Storehouse, request: web.Request) -> int:

@@ -1,8 +1,9 @@
 """The process around a ``SyncerCore``: it hands the core what happens and carries out what the core wants.
 
 Decides order and threads. The core, the connections and all bookkeeping belong to the event loop's thread; arrays are
-read, checked and merged in worker threads (``storehouse``), commits one after the other in the order asked for. Does
-not decide anything about the run (the core) nor how requests look (``resources``).
+read, checked and merged in worker threads (``storehouse``), commits one after the other in the order asked for. What
+must outlive the process is saved in another one (``keeper``), and until it is, what promises it is not sent. Does not
+decide anything about the run (the core) nor how requests look (``resources``).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TypeVar
 
 import msgspec
@@ -22,7 +23,17 @@ from aiohttp import WSCloseCode, web
 from aiohttp.http_exceptions import BadHttpMessage
 
 from unlockstep.config import RunConfig
-from unlockstep.core.actions import Announce, Commit, Release, RunEnded, SendTo, SyncerAction
+from unlockstep.core.actions import (
+    Announce,
+    Commit,
+    ForgetState,
+    GoBack,
+    Release,
+    RunEnded,
+    Save,
+    SendTo,
+    SyncerAction,
+)
 from unlockstep.core.errors import RemoteProtocolError, UsageError
 from unlockstep.core.events import (
     Event,
@@ -30,10 +41,14 @@ from unlockstep.core.events import (
     LearnerAway,
     LearnerDeparted,
     LearnerJoined,
+    LossSpiked,
+    RolledBack,
     RunFinishing,
     RunSeeded,
+    StateHandedOver,
+    StateNotHandedOver,
 )
-from unlockstep.core.ids import NANOSECONDS_PER_SECOND, NEVER_NS
+from unlockstep.core.ids import NANOSECONDS_PER_SECOND, NEVER_NS, seconds
 from unlockstep.core.messages import (
     Committed,
     ContributionArrived,
@@ -45,18 +60,26 @@ from unlockstep.core.messages import (
     JoinRefused,
     LearnerMessage,
     Published,
+    Recorded,
+    StateComing,
     Stop,
     SyncerInput,
     SyncerMessage,
+    VersionNotice,
     Welcome,
+    WentBack,
     encode,
 )
 from unlockstep.core.status import Status
 from unlockstep.core.syncer import SyncerCore
+from unlockstep.keeper import Keeper, Snapshot, Taken
 from unlockstep.net.api import STREAM_BUFFER_BYTES, UPLOADS_PER_LEARNER_MAX, UPLOADS_REMEMBERED_MAX
 from unlockstep.net.connection import Connection
 from unlockstep.net.resources import application
+from unlockstep.net.state_files import StateFiles
+from unlockstep.promises import Promises
 from unlockstep.runlog import RunLogWriter
+from unlockstep.store.fragment_files import Damaged
 from unlockstep.storehouse import Inspection, Storehouse
 
 STOP_S_MAX = 2.0
@@ -65,8 +88,17 @@ STOP_S_MAX = 2.0
 LINGER_S_MAX = 60.0
 """From the end of the run until observers (evaluators at work on the last version) are cut off."""
 
+RETURN_S_MAX = 10.0
+"""From the end of a run that was resumed until observers which have not come back are waited for no longer."""
+
 FLUSH_S_MAX = 1.0
 """Given to connections to take their last messages."""
+
+SIGNS_PER_LEASE = 4
+"""How often the core hears that a state is on its way."""
+
+BEATS_PER_LEASE = 3
+"""Signs of life that a leading syncer leaves for others who might take over."""
 
 Result = TypeVar("Result")
 
@@ -89,7 +121,9 @@ class SyncerService:
         config: of the run.
         core: of the run; from here on only this object touches it.
         run_log: where events go.
-        clock: monotonic nanoseconds; time zero of the run is the making of this object.
+        clock: monotonic nanoseconds; time zero of the run is the making of this object, or that of its first life.
+        keeper: saves what must not be forgotten; None forgets everything, for tests.
+        taken: what an earlier life has left; the core has not been told.
     """
 
     def __init__(
@@ -98,6 +132,9 @@ class SyncerService:
         core: SyncerCore,
         run_log: RunLogWriter,
         clock: Callable[[], int] = time.monotonic_ns,
+        *,
+        keeper: Keeper | None = None,
+        taken: Taken | None = None,
     ) -> None:
         self.config = config
         self.storehouse: Storehouse | None = None
@@ -109,10 +146,16 @@ class SyncerService:
         """Set when the run has ended, or cannot go on."""
         self.answers: OrderedDict[str, tuple[int, str]] = OrderedDict()
         """Uploads that have reached the core, by all that was said of them, and what their sender was answered."""
+        self.states = StateFiles()
+        self._states_moved_ns: dict[int, int] = {}
+        """By ticket, when the core was last told that a state is on its way."""
         self._core = core
         self._run_log = run_log
         self._clock = clock
-        self._started_ns = clock()
+        self._started_ns = clock() - (0 if taken is None else taken.now_ns)
+        self._keeper = keeper
+        self._promises = Promises(config.durability.commits_lost_max)
+        self._save_wanted = asyncio.Event()
         self._learners: dict[tuple[str, int], Connection] = {}
         self._observers: set[Connection] = set()
         self._known: set[str] = set()
@@ -121,8 +164,12 @@ class SyncerService:
         self._uploading: Counter[str] = Counter()
         self._timer: asyncio.TimerHandle | None = None
         self._deadline_ns = NEVER_NS
-        self._commits: asyncio.Queue[Commit] = asyncio.Queue()
+        self._commits: asyncio.Queue[Commit | GoBack] = asyncio.Queue()
         self._failure: Exception | None = None
+        self._versions_told: tuple[int, ...] = ()
+        self._expects_observer = taken is not None
+        """An evaluator of the life before may not have found this one yet."""
+        self._observed = asyncio.Event()
         self._unobserved = asyncio.Event()
         self._unconnected = asyncio.Event()
         self._note_connections()
@@ -130,6 +177,18 @@ class SyncerService:
         self._lent = ThreadPoolExecutor(threads, "unlockstep-numbers") if threads > 1 else None
         self._inspectors = ThreadPoolExecutor(2, "unlockstep-inspect")
         self._committer = ThreadPoolExecutor(1, "unlockstep-commit")
+        self._saver = ThreadPoolExecutor(1, "unlockstep-save")
+        if taken is not None:
+            self._take_up(taken, 1 if keeper is None else keeper.life)
+
+    def _take_up(self, taken: Taken, life: int) -> None:
+        snapshot = taken.snapshot
+        if snapshot.layout is not None and snapshot.kept:
+            self.storehouse = Storehouse(snapshot.layout, self.config, self._lent)
+            self.storehouse.restore(snapshot.kept, snapshot.norms)
+        self._versions_told = tuple(notice.version for notice in snapshot.run.notices)
+        self._known.update(member.learner for member in snapshot.run.members)
+        self._core.resume(snapshot.run, snapshot.layout, life, self.now_ns)
 
     # ------------------------------------------------------------------------------------------- lifetime
 
@@ -156,12 +215,14 @@ class SyncerService:
         """
         async with self.listening(host, port) as url:
             on_listening(url)
-            await _first_of(self.over, stop)
+            await first_of(self.over, stop)
             if not self.over.is_set():
                 self.receive(EndRun("the syncer was told to stop"))
-                await _first_of(self.over, timeout_s=STOP_S_MAX)
+                await first_of(self.over, timeout_s=STOP_S_MAX)
             elif self._failure is None:
-                await _first_of(self._unobserved, stop, timeout_s=LINGER_S_MAX)
+                if self._expects_observer:
+                    await first_of(self._observed, stop, timeout_s=RETURN_S_MAX)
+                await first_of(self._unobserved, stop, timeout_s=LINGER_S_MAX)
         if self._failure is not None:
             raise self._failure
         return self.over.is_set()
@@ -178,26 +239,34 @@ class SyncerService:
             read_bufsize=STREAM_BUFFER_BYTES,
         )
         await runner.setup()
-        committing = asyncio.create_task(self._carry_out_commits())
+        tasks = [asyncio.create_task(work) for work in (self._carry_out_commits(), self._save_what_is_promised())]
         try:
-            await _listen(runner, host, port)
-            bound = runner.addresses[0][1]
-            yield f"http://{f'[{host}]' if ':' in host else host}:{bound}"
+            url = await listen(runner, host, port)
+            self._promises.need(Save())  # The first record: from here on it is this life that leads.
+            self._follow()
+            tasks.append(asyncio.create_task(self._show_signs_of_life(url)))
+            yield url
         finally:
+            await self._settle_promises()
             await self._say_goodbye()
-            committing.cancel()
+            for task in tasks:
+                task.cancel()
+            if self._keeper is not None and self._failure is None:
+                with suppress(OSError):  # Then whoever comes next waits for a lease.
+                    await asyncio.get_running_loop().run_in_executor(self._saver, self._keeper.resign)
             await runner.cleanup()
             if self._timer is not None:
                 self._timer.cancel()
-            for executor in (self._inspectors, self._committer, self._lent):
+            for executor in (self._inspectors, self._committer, self._saver, self._lent):
                 if executor is not None:
                     executor.shutdown(wait=True, cancel_futures=True)
+            self.states.close()
             self._run_log.flush()
 
     async def _say_goodbye(self) -> None:
         for connection in [*self._learners.values(), *self._observers]:
             connection.close("the syncer stops", WSCloseCode.GOING_AWAY)
-        await _first_of(self._unconnected, timeout_s=FLUSH_S_MAX)
+        await first_of(self._unconnected, timeout_s=FLUSH_S_MAX)
         for connection in [*self._learners.values(), *self._observers]:
             connection.cut()
 
@@ -209,8 +278,8 @@ class SyncerService:
         return self._clock() - self._started_ns
 
     def status(self) -> Status:
-        """The state of the run, for people."""
-        return self._core.status(self.now_ns)
+        """The state of the run, for people. Nobody hears of a version here before it has been announced."""
+        return msgspec.structs.replace(self._core.status(self.now_ns), versions=self._versions_told)
 
     def receive(self, message: SyncerInput) -> None:
         """Tell the core, and do at once what follows.
@@ -247,6 +316,7 @@ class SyncerService:
         self._run_log.flush()
         for action in self._core.take_actions():
             self._carry_out(action)
+        self._save_wanted.set()
         deadline_ns = self._core.next_deadline_ns()
         if deadline_ns == self._deadline_ns:
             return
@@ -263,14 +333,21 @@ class SyncerService:
                 self._send_to(learner, incarnation, message)
             case Announce(message):
                 frame = encode(message)
+                versions = tuple(notice.version for notice in self._core.notices)
+                self._promises.send(lambda: self._tell_versions(versions))
                 for connection in [*self._learners.values(), *self._observers]:
-                    connection.send(frame)
-            case Commit():
+                    self._send(connection, frame)
+            case Commit() | GoBack():
                 self._commits.put_nowait(action)
+            case Save():
+                self._promises.need(action)
             case Release(payload):
                 self._storehouse().release(payload)
+            case ForgetState(ticket):
+                self.states.forget(ticket)
+                self._states_moved_ns.pop(ticket, None)
             case RunEnded():
-                self.over.set()
+                self._promises.send(self.over.set)
 
     async def _carry_out_commits(self) -> None:
         loop = asyncio.get_running_loop()
@@ -278,9 +355,77 @@ class SyncerService:
             while True:
                 commit = await self._commits.get()
                 storehouse = self._storehouse()
+                if isinstance(commit, GoBack):
+                    self.receive(WentBack(commit.record, await self._go_back(commit.record)))
+                    continue
                 prepared = await loop.run_in_executor(self._committer, storehouse.prepare, commit)
                 notice = storehouse.publish(commit, prepared)
                 self.receive(Committed(commit.round, commit.fragment, notice.version, notice.digest, prepared.norm))
+        except Exception as error:
+            self._fail(error)
+
+    async def _go_back(self, record: int) -> tuple[VersionNotice, ...]:
+        """The new versions; none if the record cannot be read."""
+        loop, storehouse = asyncio.get_running_loop(), self._storehouse()
+        assert self._keeper is not None, "what was not kept is not asked for"
+        try:
+            kept, norms = await loop.run_in_executor(self._saver, self._keeper.read, record)
+        except Damaged as error:
+            _log.warning("%s: the run cannot go back to it", error)
+            return ()
+        prepared = await loop.run_in_executor(self._committer, storehouse.prepare_earlier, kept)
+        return storehouse.publish_earlier(prepared, norms)
+
+    # ------------------------------------------------------------------------------------------- saving
+
+    def _send(self, connection: Connection, frame: bytes) -> None:
+        """Once what it promises is saved."""
+        self._promises.send(lambda: connection.send(frame))
+
+    def _tell_versions(self, versions: tuple[int, ...]) -> None:
+        self._versions_told = versions
+
+    def _snapshot(self) -> Snapshot:
+        storehouse = self.storehouse if self._core.notices else None
+        self._run_log.flush()
+        return Snapshot(
+            run=self._core.saved(self.now_ns),
+            layout=None if storehouse is None else storehouse.layout,
+            kept={} if storehouse is None else storehouse.kept(),
+            norms=() if storehouse is None else storehouse.norms,
+            log=self._run_log.mark,
+        )
+
+    async def _save_what_is_promised(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                await self._save_wanted.wait()
+                self._save_wanted.clear()
+                while self._promises.begin_save():
+                    if self._keeper is not None:
+                        snapshot = self._snapshot()
+                        record = await loop.run_in_executor(self._saver, self._keeper.save, snapshot)
+                        self._run_log.confirm()
+                        if self._core.wants_records:
+                            self.receive(Recorded(record, tuple(each.version for each in snapshot.run.notices)))
+                    self._promises.end_save()
+        except Exception as error:
+            self._fail(error)
+
+    async def _settle_promises(self) -> None:
+        """Say what can still be said."""
+        until_s = asyncio.get_running_loop().time() + FLUSH_S_MAX
+        while self._promises.is_waiting and self._failure is None and asyncio.get_running_loop().time() < until_s:
+            await asyncio.sleep(0.005)
+
+    async def _show_signs_of_life(self, url: str) -> None:
+        if self._keeper is None:
+            return
+        try:
+            while True:
+                await asyncio.get_running_loop().run_in_executor(self._saver, self._keeper.beat, url)
+                await asyncio.sleep(self.config.durability.lease_s / BEATS_PER_LEASE)
         except Exception as error:
             self._fail(error)
 
@@ -308,9 +453,9 @@ class SyncerService:
         connection = joining if turned_away else self._learners.get((learner, incarnation))
         if connection is None:
             return
-        connection.send(encode(message))
+        self._send(connection, encode(message))
         if isinstance(message, JoinRefused | Fenced):
-            connection.close("not a member of this run", WSCloseCode.POLICY_VIOLATION)
+            self._promises.send(lambda: connection.close("not a member of this run", WSCloseCode.POLICY_VIOLATION))
 
     def _admit(self, learner: str, welcome: Welcome) -> None:
         """From here on this incarnation is reached by the connection that has just asked to join."""
@@ -347,12 +492,13 @@ class SyncerService:
     def observe(self, connection: Connection) -> None:
         """An observer is here: it is told the newest versions, and from then on every one that follows."""
         self._observers.add(connection)
+        self._observed.set()
         self._note_connections()
         clock = self.status().clock
         for notice in self.storehouse.newest() if self.storehouse is not None else ():
-            connection.send(encode(Published(notice, clock)))
+            self._send(connection, encode(Published(notice, clock)))
         if self.over.is_set():
-            connection.send(encode(Stop("the run has finished")))
+            self._send(connection, encode(Stop("the run has finished")))
 
     def hear_observer(self, connection: Connection, message: LearnerMessage) -> None:
         """Raises RemoteProtocolError if it is anything but an evaluation under its own name."""
@@ -394,6 +540,29 @@ class SyncerService:
         """Whether a learner of this name has ever joined."""
         return learner in self._known
 
+    def is_donor(self, ticket: int, learner: str, incarnation: int) -> bool:
+        """Whether this start of a learner has been asked for its state under this ticket, which is still wanted."""
+        return self._core.donations.is_expected(ticket, learner, incarnation)
+
+    def watch_state(self, ticket: int, learner: str, incarnation: int) -> Callable[[], None]:
+        """To be called with every piece of a state that comes in; raises RemoteProtocolError if it is not wanted."""
+
+        def moved() -> None:
+            if not self.is_donor(ticket, learner, incarnation):
+                raise RemoteProtocolError(f"the state of {learner}.{incarnation} is not wanted under this ticket")
+            self.state_moves(ticket)
+
+        return moved
+
+    def state_moves(self, ticket: int) -> None:
+        """A piece of a state has come in or gone out; the core hears of it now and then."""
+        if (
+            self.now_ns - self._states_moved_ns.get(ticket, -NEVER_NS)
+            >= self.config.protocol.lease_ns // SIGNS_PER_LEASE
+        ):
+            self._states_moved_ns[ticket] = self.now_ns
+            self.receive(StateComing(ticket))
+
     @contextmanager
     def upload_place(self, learner: str) -> Iterator[bool]:
         """Whether this learner may upload one more body; if so the place is taken while the block runs."""
@@ -431,7 +600,18 @@ def _told(event: Event) -> str | None:
         case LearnerAway():
             return f"{event.learner}.{event.incarnation} has lost its connection"
         case LearnerDeparted():
-            return f"{event.learner}.{event.incarnation} is gone: {event.reason.value.replace('_', ' ')}"
+            pause = f", for {seconds(event.pause_ns)}" if event.pause_ns else ""
+            return f"{event.learner}.{event.incarnation} is gone: {event.reason.value.replace('_', ' ')}{pause}"
+        case LossSpiked():
+            then = f"going back to record {event.record}" if event.record else "there is no record to go back to"
+            return f"the validation loss is {event.loss:.4g} after {event.level:.4g}: {then}"
+        case RolledBack():
+            return f"all parameters are those of record {event.record} again"
+        case StateHandedOver():
+            return f"{event.learner}.{event.incarnation} has the state of {event.donor} ({event.size_bytes} bytes)"
+        case StateNotHandedOver():
+            what = f"does not get the state of {event.donor}" if event.donor else "gets no learner's state"
+            return f"{event.learner}.{event.incarnation} {what}: {event.reason}"
         case RunSeeded():
             return f"the parameters of {event.learner} are version 0"
         case RunFinishing():
@@ -439,7 +619,7 @@ def _told(event: Event) -> str | None:
     return None
 
 
-async def _first_of(*events: asyncio.Event, timeout_s: float | None = None) -> None:
+async def first_of(*events: asyncio.Event, timeout_s: float | None = None) -> None:
     """Return once one of the events is set, or the time is over."""
     waits = [asyncio.ensure_future(event.wait()) for event in events]
     try:
@@ -449,7 +629,8 @@ async def _first_of(*events: asyncio.Event, timeout_s: float | None = None) -> N
             wait.cancel()
 
 
-async def _listen(runner: web.AppRunner, host: str, port: int) -> None:
+async def listen(runner: web.AppRunner, host: str, port: int) -> str:
+    """Listen at an address; returns the URL. Raises UsageError if that cannot be."""
     try:
         await web.TCPSite(runner, host, port).start()
     except OSError as error:
@@ -462,3 +643,5 @@ async def _listen(runner: web.AppRunner, host: str, port: int) -> None:
         ) from None
     except OverflowError:
         raise UsageError(f"port is {port}; choose one from 0 to 65535") from None
+    bound = runner.addresses[0][1]
+    return f"http://{f'[{host}]' if ':' in host else host}:{bound}"

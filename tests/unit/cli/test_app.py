@@ -14,9 +14,10 @@ from unlockstep.cli import app, exits
 from unlockstep.core.errors import LocalProtocolError, RemoteProtocolError, UsageError
 
 FLAGS = {
-    "syncer": "--config --set --host --port --run-dir --insecure --no-insecure --parent-pid --json --help",
-    "learner": "--syncer --name --shard --shards --slowdown --run --parent-pid --json --help",
-    "evaluator": "--syncer --out --name --run --parent-pid --json --help",
+    "syncer": "--config --set --host --port --run-dir --store --standby --no-standby --insecure --no-insecure "
+    "--parent-pid --json --help",
+    "learner": "--syncer --name --shard --shards --slowdown --checkpoint --notice-s --run --parent-pid --json --help",
+    "evaluator": "--syncer --out --name --run --give-up-s --parent-pid --json --help",
     "status": "--run --json --help",
     "report": "--check --json --help",
 }
@@ -150,8 +151,41 @@ def test_a_run_folder_that_cannot_be_made_is_named(sentence: Callable[..., str],
 
 def test_a_run_folder_with_a_run_in_it_is_left_alone(sentence: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "run.jsonl").write_text("precious")
-    assert f"run folder {tmp_path} already holds a run" in sentence("syncer", "--port", "0", "--run-dir", str(tmp_path))
+    arguments = ("--set", "run.seed=3", "--port", "0", "--run-dir", str(tmp_path))
+    assert f"run folder {tmp_path} already holds a run" in sentence("syncer", *arguments)
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("run.jsonl", "precious")]
+
+
+def test_a_store_that_cannot_be_written_is_named_and_nothing_stays(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    store.symlink_to(tmp_path / "gone" / "away")
+    code = app.run(["syncer", "--port", "0", "--run-dir", str(tmp_path / "run"), "--store", str(store)])
+    said = capsys.readouterr().err
+    assert code == exits.USAGE and "Traceback" not in said
+    assert f"{store / 'records'} cannot be written (No such file or directory); choose with --store" in said
+    assert [file.name for file in tmp_path.iterdir()] == ["store"]
+
+
+def test_an_empty_store_is_refused(sentence: Callable[..., str], tmp_path: Path) -> None:
+    """As from a variable that is not set: the folder one happens to be in is no place to save a run."""
+    assert "--store is empty" in sentence("syncer", "--port", "0", "--run-dir", str(tmp_path), "--store", "")
+
+
+def test_a_folder_without_the_settings_of_its_run_is_refused(sentence: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "run.jsonl").write_text("precious")
+    assert "holds a run but no config.toml" in sentence("syncer", "--port", "0", "--run-dir", str(tmp_path))
+
+
+@pytest.mark.parametrize("folder", ["nothing", "."])
+def test_a_standby_without_settings_is_refused_at_once(
+    folder: str, sentence: Callable[..., str], tmp_path: Path
+) -> None:
+    """It would otherwise find out, when the leader has died, that its own are not those of the run."""
+    said = sentence("syncer", "--standby", "--port", "0", "--run-dir", str(tmp_path / folder))
+    assert "whose settings a standby could take: start its syncer first, or give the settings with --config" in said
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", "example.org"])
@@ -178,6 +212,7 @@ def test_a_syncer_that_does_not_answer_is_named(command: tuple[str, ...], senten
         (("--slowdown", "inf"), "--slowdown is inf"),
         (("--shard", "-1"), "--shard is -1"),
         (("--shards", "0"), "--shards is 0"),
+        (("--notice-s", "1e12"), "--notice-s is 1000000000000.0; it must be at least 1 and at most a day"),
     ],
 )
 def test_a_bad_argument_of_a_learner_is_named(

@@ -13,7 +13,7 @@ from support.logs import GOOD, OPTIONS, changed, event, until, without
 from unlockstep import config as run_config
 from unlockstep.checkers import RULES
 from unlockstep.cli import app, exits
-from unlockstep.core.events import Event, FragmentAdopted, FragmentCommitted, RoundOpened
+from unlockstep.core.events import Event, FragmentAdopted, FragmentCommitted, RoundOpened, SyncerResumed
 from unlockstep.runlog import Header, RunLogWriter
 
 CONFIG = run_config.RunConfig(protocol=OPTIONS)
@@ -146,3 +146,26 @@ def test_what_cannot_be_read_is_told_in_one_sentence(
     assert app.run(["report", str(folder), "--check"]) == exits.USAGE
     written = capsys.readouterr()
     assert written.out == "" and written.err.count("\n") == 1 and sentence in written.err
+
+
+def test_a_log_whose_beginning_is_elsewhere_says_what_to_bring_together(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """C28: two syncers with folders of their own; the files of both are called run.jsonl."""
+    parts = [tmp_path / name for name in ("leader", "standby", "both")]
+    for folder in parts:
+        folder.mkdir()
+        (folder / "config.toml").write_text(run_config.dumps(CONFIG), encoding="utf-8")
+    header = Header(run="night", config_digest=run_config.digest(CONFIG))
+    with RunLogWriter(parts[0] / "run.jsonl", header) as log:
+        log.write(GOOD[:1])
+        mark = log.mark
+    with RunLogWriter(parts[1] / "run.jsonl", header, life=3, continues=mark) as log:
+        log.write([SyncerResumed(GOOD[0].at_ns, 3, 0, ())])
+    assert app.run(["report", str(parts[1]), "--check"]) == exits.USAGE
+    said = " ".join(capsys.readouterr().err.split())
+    assert "to have it checked, call it run.0003-0001.jsonl and put run.jsonl of that one beside it" in said
+    (parts[0] / "run.jsonl").rename(parts[2] / "run.jsonl")
+    (parts[1] / "run.jsonl").rename(parts[2] / "run.0003-0001.jsonl")
+    assert app.run(["report", str(parts[2])]) == exits.DONE
+    assert "syncer went on once from what it had saved" in shown(capsys)

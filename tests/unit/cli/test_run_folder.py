@@ -8,9 +8,12 @@ import pytest
 
 from unlockstep import config as run_config
 from unlockstep import runlog
-from unlockstep.cli.run_folder import new_run_log
+from unlockstep.cli.run_folder import new_run_log, resumed_run_log
 from unlockstep.config import RunConfig
 from unlockstep.core.errors import UsageError
+from unlockstep.core.events import Event, JoinWasRefused, RunSeeded
+from unlockstep.core.messages import JoinRefusal
+from unlockstep.keeper import Deposed
 
 
 def test_a_run_folder_holds_the_configuration_and_the_run_log(tmp_path: Path) -> None:
@@ -36,3 +39,48 @@ def test_a_run_that_fails_later_keeps_its_log(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), new_run_log(tmp_path, RunConfig()):
         raise RuntimeError("a bug")
     assert (tmp_path / "run.jsonl").exists()
+
+
+def begin(folder: Path, *events: Event) -> None:
+    """A syncer that dies when it has logged these, without ``finally``."""
+    with new_run_log(folder, RunConfig()) as log:
+        log.write(events)
+
+
+def test_a_run_whose_syncer_died_before_it_had_saved_anything_is_begun_anew(tmp_path: Path) -> None:
+    """C28: a learner may have joined by then; it was not told so."""
+    begin(tmp_path, JoinWasRefused(at_ns=1, learner="a", reason=JoinRefusal.BAD_NAME, detail="no"))
+    begin(tmp_path)
+    assert list(runlog.read(tmp_path / "run.jsonl")[1]) == []
+
+
+def test_a_run_that_is_not_saved_where_it_is_looked_for_is_left_alone(tmp_path: Path) -> None:
+    seeded = RunSeeded(at_ns=1, learner="a")
+    begin(tmp_path, seeded)
+    with pytest.raises(UsageError, match=r"already holds a run; .* say with --store where that run is saved"):
+        begin(tmp_path)
+    assert list(runlog.read(tmp_path / "run.jsonl")[1]) == [seeded]
+
+
+def test_of_two_that_begin_a_run_at_once_the_second_leaves_the_log_of_the_first(tmp_path: Path) -> None:
+    seeded = RunSeeded(at_ns=1, learner="a")
+    with new_run_log(tmp_path, RunConfig()) as first:
+        with pytest.raises(Deposed, match="another syncer begins a run"):
+            begin(tmp_path)
+        first.write([seeded])
+    assert list(runlog.read(tmp_path / "run.jsonl")[1]) == [seeded]
+
+
+def test_of_two_that_take_a_run_over_at_once_each_has_a_life_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with new_run_log(tmp_path, RunConfig()) as log:
+        mark = log.mark
+    quick, life = resumed_run_log(tmp_path, RunConfig(), 2, mark)
+    looks = iter([1])  # The other one has looked before the quick one had made its file.
+    real = runlog.newest_life
+    monkeypatch.setattr(runlog, "newest_life", lambda path: next(looks, None) or real(path))
+    late, later_life = resumed_run_log(tmp_path, RunConfig(), 2, mark)
+    assert (life, later_life) == (2, 3)
+    quick.close()
+    late.close()

@@ -16,7 +16,7 @@ from unlockstep import config as configuration
 from unlockstep.config import LocalSection, RunConfig
 from unlockstep.core.errors import UsageError
 from unlockstep.core.status import Status
-from unlockstep.launch import local
+from unlockstep.launch import local, restarts
 from unlockstep.launch.local import Ending, LocalRun, Outcome, new_run_folder, progress
 
 STAND_IN = """
@@ -28,23 +28,24 @@ folder = pathlib.Path(__file__).parent
 plan = folder / f"{name}.plan"
 orders = plan.read_text().split(",") if plan.exists() else []
 plan.write_text(",".join(orders[1:]))
-signals = {signal.SIGTERM: 143, signal.SIGUSR1: 0}
+signals = {signal.SIGTERM: 143, signal.SIGUSR1: 0, signal.SIGUSR2: 2}
 signal.pthread_sigmask(signal.SIG_BLOCK, signals)
 print("started:", *arguments, flush=True)
-if role == "syncer" and orders[:1] != ["mute"]:
+if role == "syncer" and orders[:1] not in (["mute"], ["1"]):
     print("listens on http://127.0.0.1:4711", flush=True)
 if orders[:1] and orders[0].isdigit():
     sys.exit(f"error: {name} was told so") if orders[0] == "1" else print(f"error: {name} must be mended")
     sys.exit(int(orders[0]))
 sys.exit(signals[signal.sigwait(signals)])
 """
-"""Says what it was started with, then ends as its file says, or by SIGUSR1 (in order) or SIGTERM."""
+"""Says what it was started with, then ends as its file says, or by SIGUSR1 (in order), SIGUSR2 (code 2) or SIGTERM."""
 
 
 @pytest.fixture(autouse=True)
 def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seconds in {"POLL_S": 0.01, "RESTART_S": 0.01, "ALONE_S_MAX": 0.05, "END_S_MAX": 20.0}.items():
+    for name, seconds in {"POLL_S": 0.01, "LISTEN_POLL_S": 0.01, "ALONE_S_MAX": 0.05, "END_S_MAX": 20.0}.items():
         monkeypatch.setattr(local, name, seconds)
+    monkeypatch.setattr(restarts, "RESTART_S", 0.01)
 
 
 class Stage:
@@ -62,16 +63,23 @@ class Stage:
         self.notes: list[str] = []
         self.on_note: Callable[[str], None] = lambda text: None
         self.on_status: Callable[[Status], None] = lambda status: None
+        self.has_finished = False
 
     def plan(self, name: str, *orders: str) -> None:
         """How the first, second ... start of ``name`` goes; from then on it runs until told to end."""
         (self.program.parent / f"{name}.plan").write_text(",".join(orders))
 
-    def run(self, **settings: object) -> Outcome:
+    def run(self, resumes: bool = False, **settings: object) -> Outcome:
         section = msgspec.convert({"learners": 2, "kill_share": 0, **settings}, LocalSection)
         program = (sys.executable, "-I", "-S", str(self.program))
         run = LocalRun(
-            RunConfig(local=section), self.folder, read_status=lambda url: self.status, watcher=self, program=program
+            RunConfig(local=section),
+            self.folder,
+            read_status=lambda url: self.status,
+            watcher=self,
+            has_finished=lambda: self.has_finished,
+            resumes=resumes,
+            program=program,
         )
         return run.run()
 
@@ -126,8 +134,11 @@ def test_everybody_is_told_what_it_needs(stage: Stage) -> None:
     tie, address = f"--parent-pid {os.getpid()}", "--syncer http://127.0.0.1:4711"
     folder, listen = stage.folder, "--host 127.0.0.1 --port 0"
     assert stage.started("syncer") == [f"--config {folder}/config.toml {listen} --run-dir {folder} {tie}"]
-    assert stage.started("learner-0") == [f"{address} --name learner-0 --shard 0 --shards 2 {tie}"]
-    assert stage.started("learner-1") == [f"{address} --name learner-1 --shard 1 --shards 2 --slowdown 2.5 {tie}"]
+    files = [f"--checkpoint {folder}/learners/learner-{index}.safetensors" for index in range(2)]
+    assert stage.started("learner-0") == [f"{address} --name learner-0 --shard 0 --shards 2 {files[0]} {tie}"]
+    assert stage.started("learner-1") == [
+        f"{address} --name learner-1 --shard 1 --shards 2 {files[1]} --slowdown 2.5 {tie}"
+    ]
     assert stage.started("evaluator") == [f"{address} --out {folder}/model {tie}"]
 
 
@@ -201,13 +212,128 @@ def test_the_drill_spares_the_only_learner(stage: Stage) -> None:
     assert len(stage.notes) == 1
 
 
-def test_without_its_syncer_the_run_has_failed(stage: Stage) -> None:
-    stage.plan("syncer", "1")
-    outcome = stage.run()
+def when_ready(stage: Stage, names: Sequence[str], act: Callable[[], object]) -> Callable[[Status], None]:
+    """Do this once, when all of them can be signalled."""
+
+    def look(seen: Status) -> None:
+        if ready(stage, names):
+            stage.on_status = lambda seen: None
+            act()
+
+    return look
+
+
+def test_a_syncer_that_is_killed_is_started_again_where_it_was(stage: Stage) -> None:
+    """C7: at its address and on its folder; nobody else is touched."""
+    everybody = ["learner-0", "learner-1", "evaluator"]
+    stage.on_status = when_ready(stage, everybody, lambda: stage.tell(["syncer"], signal.SIGKILL))
+    stage.finish_when("the syncer is back")
+    assert stage.run().ending is Ending.FINISHED
+    first, second = stage.started("syncer")
+    assert second == first.replace("--port 0", "--port 4711")
+    assert [len(stage.started(name)) for name in everybody] == [1, 1, 1]
+    assert stage.notes[1:] == [
+        "the syncer was killed (SIGKILL); started again in 0.01 s",
+        "the syncer is started again",
+        "the syncer is back",
+    ]
+
+
+def test_a_syncer_that_dies_again_and_again_fails_the_run(stage: Stage) -> None:
+    """Before it has ever listened, and with the restarts of nobody else."""
+    stage.plan("syncer", "1", "1", "1")
+    outcome = stage.run(restarts_max=2)
     log = stage.folder / "logs" / "syncer.log"
     assert outcome.ending is Ending.FAILED
-    assert outcome.sentence.startswith(f"the syncer exited with code 1; {log} ends:\n")
+    assert outcome.sentence.startswith(f"the syncer exited with code 1 and is not started again; {log} ends:\n")
     assert outcome.sentence.endswith("\n    error: syncer was told so")
+    assert len(stage.started("syncer")) == 3
+
+
+def test_a_syncer_that_cannot_start_again_fails_the_run_with_its_sentence(stage: Stage) -> None:
+    """Its port may be taken meanwhile. The run has begun: its folder stays."""
+    stage.plan("syncer", "stay", "2")
+    stage.on_status = when_ready(stage, ["learner-0", "learner-1"], lambda: stage.tell(["syncer"], signal.SIGKILL))
+    sentence = "the syncer cannot be started again: syncer must be mended"
+    assert stage.run(evaluator=False) == Outcome(Ending.FAILED, sentence)
+
+
+def test_a_syncer_that_dies_when_the_run_is_over_is_not_missed(stage: Stage) -> None:
+    def kill() -> None:
+        stage.has_finished = True
+        stage.tell(["syncer"], signal.SIGKILL)
+
+    stage.on_status = when_ready(stage, ["learner-0", "learner-1"], kill)
+    assert stage.run(evaluator=False).ending is Ending.FINISHED
+    assert len(stage.started("syncer")) == 1
+
+
+def test_a_syncer_that_somebody_stops_is_not_started_again(stage: Stage) -> None:
+    stage.on_status = when_ready(stage, ["learner-0", "learner-1"], lambda: stage.tell(["syncer"], signal.SIGTERM))
+    outcome = stage.run(evaluator=False)
+    assert outcome.ending is Ending.FAILED
+    assert outcome.sentence.startswith("somebody has told the syncer to stop; ")
+
+
+def test_nobody_is_started_while_the_syncer_is_away(stage: Stage) -> None:
+    both = ["syncer", "learner-1"]
+    stage.on_status = when_ready(stage, ["learner-0", "learner-1"], lambda: stage.tell(both, signal.SIGKILL))
+    stage.finish_when("learner-1 is started again")
+    assert stage.run(evaluator=False).ending is Ending.FINISHED
+    assert [note for note in stage.notes if note.endswith(("back", "again"))] == [
+        "the syncer is started again",
+        "the syncer is back",
+        "learner-1 is started again",
+    ]
+
+
+def test_who_did_not_find_the_syncer_has_nothing_to_mend(stage: Stage) -> None:
+    """Code 2 of a learner may only mean that the syncer was away when it looked for it."""
+
+    def on_note(text: str) -> None:
+        if text.startswith("the syncer was killed"):
+            stage.tell(["learner-1"], signal.SIGUSR2)
+        elif text == "learner-1 is started again":
+            stage.finish()
+
+    stage.on_note = on_note
+    stage.on_status = when_ready(stage, ["learner-0", "learner-1"], lambda: stage.tell(["syncer"], signal.SIGKILL))
+    assert stage.run(evaluator=False).ending is Ending.FINISHED
+    assert "learner-1 exited with code 2; started again in 0.01 s" in stage.notes
+
+
+def test_who_has_something_to_mend_in_the_middle_of_a_run_stays_away(stage: Stage) -> None:
+    stage.status = status(clock=5)
+    stage.on_status = when_ready(stage, ["learner-0", "learner-1"], lambda: stage.tell(["learner-1"], signal.SIGUSR2))
+    stage.finish_when("learner-1 exited with code 2 and is not started again")
+    assert stage.run(evaluator=False).ending is Ending.FINISHED
+    assert len(stage.started("learner-1")) == 1
+
+
+def test_an_address_of_an_earlier_start_is_not_taken_for_one_of_this(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that is resumed has logs already."""
+    monkeypatch.setattr(local, "LISTEN_S_MAX", 0.01)
+    (stage.folder / "logs").mkdir()
+    (stage.folder / "logs" / "syncer.log").write_text("listens on http://127.0.0.1:4710\n")
+    stage.plan("syncer", "mute")
+    assert "the syncer said nothing for 0.01 s" in stage.run(resumes=True).sentence
+
+
+@pytest.mark.parametrize(("resumes", "kills"), [(False, 1), (True, 0)])
+def test_the_drill_is_over_for_a_run_that_is_resumed_behind_it(stage: Stage, resumes: bool, kills: int) -> None:
+    stage.status = status(clock=200, learners=(learner_status("learner-1"),))
+
+    def go_on(seen: Status) -> None:
+        if ready(stage, ["learner-0", "learner-1"]):
+            stage.status = status(clock=seen.clock + 1, learners=seen.learners)
+        if seen.clock == 204:
+            stage.finish()
+
+    stage.on_status = go_on
+    assert stage.run(resumes, kill_share=0.1, evaluator=False).ending is Ending.FINISHED
+    assert sum("by the drill" in note for note in stage.notes) == kills
 
 
 def test_a_syncer_that_says_nothing_is_not_waited_for_for_ever(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

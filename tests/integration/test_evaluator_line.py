@@ -1,0 +1,89 @@
+"""An evaluator whose syncer goes away: it connects again, and what the syncer then says is newest counts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiohttp
+import numpy as np
+import pytest
+
+from support.live_run import WAIT_S, layout_of, live_syncer, small_config
+from unlockstep.cli.evaluator import Line, Replica
+from unlockstep.cli.exits import RunFailed
+from unlockstep.core.errors import UsageError
+from unlockstep.core.events import FragmentCommitted
+from unlockstep.core.layout import Layout, LayoutMethod
+from unlockstep.core.messages import EndRun
+from unlockstep.learners.toy import ToyBackend
+
+CONFIG = small_config()
+LAYOUT = layout_of(ToyBackend(), CONFIG)
+
+
+async def until(replica: Replica, is_so: Callable[[], bool]) -> None:
+    """Wait for news until it is so."""
+    async with asyncio.timeout(WAIT_S):
+        while not is_so():
+            await replica.news.wait()
+            replica.news.clear()
+
+
+def test_what_a_syncer_that_is_back_says_is_newest_counts(tmp_path: Path) -> None:
+    """This one forgets everything, as one that saves only now and then forgets the last commits."""
+
+    async def run() -> None:
+        replica = Replica(LAYOUT.fragment_count)
+        async with aiohttp.ClientSession() as session:
+            async with live_syncer(CONFIG, tmp_path) as live:
+                line = Line(CONFIG, live.url, "eval", give_up_s=WAIT_S)
+                following = asyncio.create_task(replica.follow(line, LAYOUT))
+                learner = live.puppet(session, "a")
+                pull = await learner.start()
+                await learner.contribute(pull, learner.body(pull.fragment, 1.0))
+                await live.log.until(FragmentCommitted)
+                await until(replica, lambda: replica.versions == (1, 0))
+                replica.is_new = False
+            port = urlsplit(live.url).port
+            assert port is not None
+            async with live_syncer(CONFIG, tmp_path, port) as live:
+                learner = live.puppet(session, "a")
+                assert (await learner.join()).seed
+                await learner.seed(2.0)
+                await until(replica, lambda: all(np.all(values == 2.0) for values in replica.values.values()))
+                assert replica.is_new and replica.versions == (0, 0)
+                assert not replica.over.is_set()
+                live.service.receive(EndRun("enough"))
+                await learner.socket.close()
+                async with asyncio.timeout(WAIT_S):
+                    await replica.over.wait()
+                    replica.has_been_told.set()
+                    await following
+
+    asyncio.run(run())
+
+
+def test_an_evaluator_gives_up_in_the_end(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with live_syncer(CONFIG, tmp_path) as live:
+            pass
+        line = Line(CONFIG, live.url, "eval", give_up_s=0.05)
+        with pytest.raises(RunFailed, match=r"run small was over and has not come back for 0.05 s .*; start the eval"):
+            await Replica(LAYOUT.fragment_count).follow(line, LAYOUT)
+
+    asyncio.run(run())
+
+
+def test_another_model_is_not_waited_for(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with live_syncer(CONFIG, tmp_path) as live, aiohttp.ClientSession() as session:
+            learner = live.puppet(session, "a")
+            await learner.join()
+            line = Line(CONFIG, live.url, "eval", give_up_s=WAIT_S)
+            with pytest.raises(UsageError, match=r"model.spec is 'llama-tiny' but the learners of run 'small' train"):
+                await Replica(2).follow(line, Layout((), LayoutMethod.BALANCED))
+
+    asyncio.run(run())

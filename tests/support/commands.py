@@ -1,0 +1,67 @@
+"""``unlockstep`` as processes of a test: how they are started, asked and waited for.
+
+Decides that none of them outlives its test and that this folder's parent is on their path. Decides nothing about what
+they do.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from unlockstep.core.errors import UsageError
+from unlockstep.core.status import Status
+from unlockstep.net.observer_client import read_status
+
+TESTS = Path(__file__).parents[1]
+COMMAND_S_MAX = 60.0
+"""What takes longer than this, on a busy machine, has failed: a process that imports torch takes seconds to begin."""
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@contextmanager
+def commands() -> Iterator[Start]:
+    """Starts ``unlockstep`` with the arguments given, in a session of its own; none outlives the block."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "unlockstep", *arguments]
+        path = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
+        environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+        )
+        started.append(process)
+        return process
+
+    try:
+        yield start
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+
+
+def ended(process: subprocess.Popen[str], timeout_s: float = COMMAND_S_MAX) -> tuple[int, str]:
+    """Exit code and stderr of a process that is about to end."""
+    _, err = process.communicate(timeout=timeout_s)
+    return process.returncode, err
+
+
+def until(url: str, run: str, enough: Callable[[Status], bool]) -> Status:
+    """What a syncer says of its run, once it is so."""
+    end_s = time.monotonic() + COMMAND_S_MAX
+    while time.monotonic() < end_s:
+        try:
+            status = read_status(url, run)
+        except UsageError:
+            continue
+        if enough(status):
+            return status
+    raise AssertionError(f"waited in vain at {url}")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 import torch
-from trial import Score, Trial, run
+from trial import RingScore, Score, Trial, run
 
 FOLDER = Path(__file__).parent
 SHOW_INTERVAL_S = 1.0
@@ -69,18 +69,27 @@ def conduct(experiment: str, about: str | None, trials: Callable[[bool], Sequenc
 
 def table(scores: Sequence[Score]) -> str:
     """One line per score, as Markdown."""
-    head = "| trial | seed | tokens | steps | nats/byte | against the first | participants | staleness | seconds |"
-    lines = [head, "|---|---|---|---|---|---|---|---|---|"]
+    head = (
+        "| trial | seed | tokens | steps | nats/byte | against the first | time against it | ideal | participants | "
+        "staleness | dropped, lost | seconds |"
+    )
+    lines = [head, "|---" * (head.count("|") - 1) + "|"]
     for score in scores:
         first = next(other for other in scores if other.seed == score.seed)
         against = f"{100 * (score.loss / first.loss - 1):+.1f} %"
-        ring = score.ring
-        went = "| |" if ring is None else f"{ring.participants:.2f} of {ring.live:.2f} | {ring.staleness:.2f} |"
         lines.append(
             f"| {score.trial.name} | {score.seed} | {score.tokens:,} | {score.steps} | {score.loss:.3f} | {against} | "
-            f"{went} {score.seconds:.0f} |"
+            f"{_how_it_went(score.ring, first.ring)} | {score.seconds:.0f} |"
         )
     return "\n".join(lines)
+
+
+def _how_it_went(ring: RingScore | None, first: RingScore | None) -> str:
+    if ring is None:
+        return "| | | | "
+    times = "|" if first is None else f"{ring.time_s / first.time_s:.3f} | {ring.ideal_s / first.ideal_s:.3f}"
+    gone = 100 * (ring.ledger.dropped + ring.ledger.lost) / ring.ledger.trained
+    return f"{times} | {ring.participants:.2f} of {ring.live:.2f} | {ring.staleness:.2f} | {gone:.2f} %"
 
 
 def _write(file: Path, experiment: str, commit: str, scores: Sequence[Score]) -> None:

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from unlockstep.config import DataSection, RunConfig, apply
-from unlockstep.core.events import ContributionAccepted, LearnerAway, RoundClosed, StepReported
+from unlockstep.core.events import ContributionAccepted, LearnerAway, RoundClosed, RunFinishing, StepReported
+from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 from unlockstep.core.layout import LayoutMethod, build_layout
 from unlockstep.core.status import LedgerStatus
 from unlockstep.data import TokenStream, load_corpus, split_corpus, validation_batches
@@ -28,12 +29,10 @@ from unlockstep.learners.torch_backend import TorchBackend
 from unlockstep.learners.torch_store import TorchStore
 from unlockstep.models import build_model, causal_loss
 from unlockstep.sim.world import World
+from unlockstep.tape import Action, Join, Kill, Leave, Restart, Tape
 
 STEP_NS = 100_000_000
 """Virtual duration of an inner step of a learner that is not slowed down."""
-
-CURVE_POINTS = 4
-"""Evaluations, evenly spread over the tokens; the last one is the end."""
 
 VALIDATION_BATCHES = 32
 VALIDATION_BATCH_SIZE = 16
@@ -51,6 +50,42 @@ class Failures(msgspec.Struct, frozen=True):
     """From a death to the start of the next process."""
 
 
+class Visits(msgspec.Struct, frozen=True):
+    """Extra learners that are there for part of the time, all of them at every visit, one after the other."""
+
+    learners: int
+    at_steps: tuple[int, ...]
+    """When the first of them comes, in steps of a learner that is not slowed down, from the start of the run."""
+    steps: int
+    """How long each stays, from the start of its process to its being told to go."""
+    stagger_steps: int
+    """From one learner's coming to the next one's, and so from one's going to the next one's."""
+    in_order: bool = True
+    """They leave when told to. False: they are killed without a word."""
+
+    @property
+    def learner_steps(self) -> int:
+        """Steps of all of them together, if none of the time is lost."""
+        return self.learners * len(self.at_steps) * self.steps
+
+    @property
+    def end_steps(self) -> int:
+        """When the last of them has gone."""
+        return max(self.at_steps) + self.steps + (self.learners - 1) * self.stagger_steps
+
+    def tape(self) -> Tape:
+        """All of it as an event tape."""
+        actions: list[Action] = []
+        for visit, begins in enumerate(self.at_steps):
+            comes = Restart if visit and not self.in_order else Join
+            for number in range(self.learners):
+                name, at_steps = f"extra{number}", begins + number * self.stagger_steps
+                actions.append(comes(at_ns=at_steps * STEP_NS, target=name))
+                goes = Leave if self.in_order else Kill
+                actions.append(goes(at_ns=(at_steps + self.steps) * STEP_NS, target=name))
+        return Tape(name="visits", learners=(), actions=tuple(sorted(actions, key=lambda action: action.at_ns)))
+
+
 class Trial(msgspec.Struct, frozen=True):
     """What is tried."""
 
@@ -62,6 +97,10 @@ class Trial(msgspec.Struct, frozen=True):
     alone: bool = False
     """No protocol: one model, plain AdamW. Data-parallel training is this with the batch of all learners together."""
     failures: Failures | None = None
+    visits: Visits | None = None
+    """Beside ``local.learners``, which are there all the time."""
+    curve_points: int = 4
+    """Evaluations, evenly spread over the tokens; the last one is the end."""
 
 
 class RingScore(msgspec.Struct, frozen=True):
@@ -78,6 +117,10 @@ class RingScore(msgspec.Struct, frozen=True):
     staleness_max: int
     steps_per_contribution: float
     deaths: int
+    time_s: float
+    """Virtual, until ``Trial.tokens`` were trained."""
+    ideal_s: float
+    """The same, if everybody trained all the time that it is there: a formula, of nothing that was measured."""
     ledger: LedgerStatus
 
 
@@ -123,14 +166,17 @@ def configured(trial: Trial, seed: int) -> RunConfig:
     """The trial's configuration: ``trial.tokens`` end it, and ``run.steps`` is when that will be on the clock.
 
     A learner slowed down k times counts as 1/k: the clock, which the schedule follows, is that of the fastest. One that
-    is away for a share of the time counts for the rest of it.
+    is away for a share of the time counts for the rest of it, and what visitors train need not be trained by others.
     """
     config = apply(RunConfig(), [*trial.settings, f"run.seed={seed}", f"run.tokens={trial.tokens}"])
-    local, failures = config.local, trial.failures
+    local, failures, visits = config.local, trial.failures, trial.visits
     speeds = sum(1 / factor for factor in local.slowdown) + local.learners - len(local.slowdown)
     present = 1.0 if failures is None else 1 - failures.down_steps / failures.every_steps
     rate = tokens_per_step(config) * (1 if trial.alone else speeds * present)
-    return apply(config, [f"run.steps={math.ceil(trial.tokens / rate)}"])
+    brought = 0 if visits is None else tokens_per_step(config) * visits.learner_steps
+    steps = math.ceil((trial.tokens - brought) / rate)
+    assert visits is None or visits.end_steps < steps, f"{trial.name}: the last visit ends after the run"
+    return apply(config, [f"run.steps={steps}"])
 
 
 def tokens_per_step(config: RunConfig) -> int:
@@ -151,8 +197,10 @@ def _train_ring(trial: Trial, config: RunConfig, show: Show) -> Score:
     ring = World(apply(config, [f"run.steps={2 * config.run.steps}"]))
     for number in range(config.local.learners):
         _Seat(ring, config, number, trial.failures).begin()
+    if trial.visits is not None:
+        _invite(ring, config, trial.visits)
     judge = _Judge(config)
-    curve = _Curve(trial.tokens, lambda: judge.loss_of(ring), show)
+    curve = _Curve(trial, lambda: judge.loss_of(ring), show)
     seen = tokens = 0
     for _ in ring.play():
         steps = sum(isinstance(event, StepReported) for event in ring.events[seen:])
@@ -169,13 +217,13 @@ def _train_ring(trial: Trial, config: RunConfig, show: Show) -> Score:
         loss=curve.ended(tokens),
         curve=tuple(curve.points),
         seconds=0.0,
-        ring=_ring_score(ring, status.ledger),
+        ring=_ring_score(ring, config, status.ledger),
     )
 
 
 def _train_alone(trial: Trial, config: RunConfig, show: Show) -> Score:
     backend = _backend(config, 0, 1)
-    curve = _Curve(trial.tokens, lambda: _loss(backend.model, config), show)
+    curve = _Curve(trial, lambda: _loss(backend.model, config), show)
     for step in range(config.run.steps):
         backend.inner_step(step)
         curve.reached((step + 1) * tokens_per_step(config))
@@ -217,6 +265,13 @@ class _Seat:
         self._ring.clock.after(self._failures.every_steps * STEP_NS, self._die)
 
 
+def _invite(ring: World, config: RunConfig, visits: Visits) -> None:
+    """Schedule the visits. A visitor's data is that of the share it would have had, in an order of its own."""
+    first = config.local.learners
+    numbers = {f"extra{number}": first + number for number in range(visits.learners)}
+    ring.schedule(visits.tape(), lambda name: (_backend(config, numbers[name], first), STEP_NS))
+
+
 class _Judge:
     """Scores the syncer's parameters with a model of its own."""
 
@@ -237,13 +292,14 @@ class _Judge:
 class _Curve:
     """Evaluates at even distances, and at the end."""
 
-    def __init__(self, tokens: int, loss: Callable[[], float], show: Show) -> None:
+    def __init__(self, trial: Trial, loss: Callable[[], float], show: Show) -> None:
         self.points: list[tuple[int, float]] = []
-        self._tokens, self._loss, self._show = tokens, loss, show
+        self._tokens, self._count = trial.tokens, trial.curve_points
+        self._loss, self._show = loss, show
 
     def reached(self, tokens: int) -> None:
         due = (len(self.points) + 1) * self._tokens
-        if due <= tokens * CURVE_POINTS and len(self.points) < CURVE_POINTS - 1:
+        if due <= tokens * self._count and len(self.points) < self._count - 1:
             self.points.append((tokens, self._loss()))
         self._show(tokens, self.points[-1][1] if self.points else None)
 
@@ -287,9 +343,10 @@ def _loss(model: nn.Module, config: RunConfig) -> float:
     return round(validation_loss(model, scored.validation, causal_loss) / scored.bytes_per_token, 5)
 
 
-def _ring_score(ring: World, ledger: LedgerStatus) -> RingScore:
+def _ring_score(ring: World, config: RunConfig, ledger: LedgerStatus) -> RingScore:
     closed = [event for event in ring.events if isinstance(event, RoundClosed)]
     made = [event for event in ring.events if isinstance(event, ContributionAccepted)]
+    reached_ns = next(event.at_ns for event in ring.events if isinstance(event, RunFinishing))
     per_fragment = [0] * ring.config.protocol.fragments
     for event in closed:
         per_fragment[event.fragment] += 1
@@ -302,6 +359,8 @@ def _ring_score(ring: World, ledger: LedgerStatus) -> RingScore:
         staleness_max=max((event.staleness for event in made), default=0),
         steps_per_contribution=_mean(event.c_steps for event in made),
         deaths=sum(isinstance(event, LearnerAway) for event in ring.events),
+        time_s=reached_ns / NANOSECONDS_PER_SECOND,
+        ideal_s=config.run.steps * STEP_NS / NANOSECONDS_PER_SECOND,
         ledger=ledger,
     )
 

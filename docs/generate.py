@@ -100,6 +100,7 @@ WORDS = {
     "too_many_learners": "`protocol.learners_max` are present.",
     "JoinRefusal.superseded": "Another process has joined under the name since.",
     "unknown_process": "It has taken part before, but in nothing this syncer knows of: the syncer was started anew.",
+    "data_mismatch": "Its corpus is another one than the run's, or is cut otherwise.",
     "waiting_for_quorum": "Open: fewer than K contributions are in.",
     "waiting_for_the_last": "Open: the run ends, and the round waits for everyone it has asked, quorum or not.",
     "waiting_in_grace": "Open: the quorum is in, others may still arrive in time.",

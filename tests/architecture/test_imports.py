@@ -26,28 +26,35 @@ IMPORTS = {
     "unlockstep.files": "",
     "unlockstep.config": "unlockstep.core msgspec tomli_w",
     "unlockstep.recipes": "unlockstep.core unlockstep.config",
-    "unlockstep.runlog": "unlockstep.core msgspec",
+    "unlockstep.runlog": "unlockstep.core unlockstep.files msgspec",
     # what goes wrong, and what must hold all the same
     "unlockstep.tape": "unlockstep.core unlockstep.files msgspec tomli_w",
     "unlockstep.checkers": "unlockstep.core msgspec",
     # a learner
     "unlockstep.learners.backend": "unlockstep.core msgspec numpy",
-    "unlockstep.loop": "unlockstep.core unlockstep.learners.backend numpy",
-    "unlockstep.learners": "unlockstep.core unlockstep.config unlockstep.learners.backend msgspec numpy torch",
+    "unlockstep.learners.state_body": "unlockstep.core unlockstep.learners.backend msgspec numpy",
+    "unlockstep.loop": "unlockstep.core unlockstep.learners.backend unlockstep.learners.state_body numpy",
+    "unlockstep.learners": "unlockstep.core unlockstep.config unlockstep.files unlockstep.learners.backend "
+    "msgspec numpy safetensors torch",
     "unlockstep.data": "unlockstep.core numpy tokenizers",
     "unlockstep.models": "unlockstep.core safetensors torch transformers",
     # a syncer
+    "unlockstep.promises": "unlockstep.core",
     "unlockstep.storehouse": "unlockstep.core unlockstep.config numpy",
+    "unlockstep.store": "unlockstep.core fsspec msgspec numpy",
+    "unlockstep.keeper": "unlockstep.core unlockstep.runlog unlockstep.store unlockstep.storehouse msgspec",
     # the two worlds they meet in, which never see each other
-    "unlockstep.net": "unlockstep.core unlockstep.config unlockstep.runlog unlockstep.loop unlockstep.storehouse "
-    "unlockstep.learners.backend aiohttp msgspec numpy",
+    "unlockstep.net": "unlockstep.core unlockstep.config unlockstep.runlog unlockstep.loop unlockstep.promises "
+    "unlockstep.storehouse unlockstep.keeper unlockstep.store unlockstep.learners.backend "
+    "unlockstep.learners.state_body aiohttp msgspec numpy",
     "unlockstep.sim": "unlockstep.core unlockstep.config unlockstep.runlog unlockstep.tape unlockstep.checkers "
-    "unlockstep.loop unlockstep.storehouse unlockstep.learners.backend unlockstep.learners.toy msgspec numpy tomli_w",
+    "unlockstep.loop unlockstep.promises unlockstep.storehouse unlockstep.learners.backend unlockstep.learners.toy "
+    "unlockstep.learners.state_body msgspec numpy tomli_w",
     # what people touch
     "unlockstep.report": "unlockstep.core unlockstep.runlog msgspec rich",
     "unlockstep.launch": "unlockstep.core unlockstep.config msgspec",
-    "unlockstep.integrations": "unlockstep.core unlockstep.config unlockstep.learners unlockstep.loop unlockstep.net "
-    "numpy torch transformers",
+    "unlockstep.integrations": "unlockstep.core unlockstep.config unlockstep.data unlockstep.learners unlockstep.loop "
+    "unlockstep.net msgspec numpy torch transformers",
     "unlockstep.cli": "*",
     "unlockstep.__main__": "unlockstep.cli",
 }

@@ -153,9 +153,12 @@ class Opening(Checker):
         """Learner -> incarnation and clock of its latest report."""
         self._highest: dict[str, int] = {}
         """Learner -> the highest clock it has reported."""
+        self._passed_clock: int | None = None
+        """At which clock the last rounds passed over those that had nothing to collect, if the run has gone on."""
 
     def resume(self, event: SyncerResumed) -> None:
         self._since_ns = None
+        self._passed_clock = event.clock
         self._look_at_clock("the run is resumed", event.clock)
 
     def roll_back(self, event: LossSpiked | RolledBack) -> None:
@@ -190,18 +193,26 @@ class Opening(Checker):
     def _opened(self, event: RoundOpened) -> None:
         if event.round in self.history.reopening:
             return
+        history, fragments = self.history, self.options.fragments
         self._look_at_clock(f"round {event.round} opens", event.clock)
-        if not self.history.is_running:
-            return
-        self._judge()
-        fragments, interval = self.options.fragments, self.options.interval_steps
-        position, due = event.clock * fragments, self._due
-        if position < due and not self.history.is_collecting:
-            self.find(f"round {event.round} opens at step {event.clock}, but is due at step {-(-due // fragments)}")
-        newest = self.history.round_newest
-        for _ in range(event.round - (-1 if newest is None else newest)):  # ... those passed over included
-            keeps_rhythm = 0 <= position - self._due < fragments
-            self._due = (self._due if keeps_rhythm else position) + interval
+        is_scheduled = history.is_scheduled
+        passed_clock = event.clock if self._passed_clock is None or not is_scheduled else self._passed_clock
+        self._passed_clock = None
+        newest = -1 if history.round_newest is None else history.round_newest
+        for _ in range(event.round - newest - 1):
+            self._move_on(passed_clock)
+        if history.is_running:
+            self._judge()
+        if is_scheduled and event.clock * fragments < self._due:
+            due_clock = -(-self._due // fragments)
+            self.find(f"round {event.round} opens at step {event.clock}, but is due at step {due_clock}")
+        self._move_on(event.clock)
+
+    def _move_on(self, clock: int) -> None:
+        """A round opens or is passed over at this clock: when the one after it is due."""
+        position = clock * self.options.fragments
+        keeps_rhythm = 0 <= position - self._due < self.options.fragments
+        self._due = (self._due if keeps_rhythm else position) + self.options.interval_steps
 
     def _look_at_clock(self, what: str, clock: int) -> None:
         history = self.history

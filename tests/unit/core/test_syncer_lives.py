@@ -7,6 +7,7 @@ import pytest
 
 from support.core_builders import LEASE_NS
 from support.syncer_stage import SyncerStage, commit_rounds, first_round, missed_round, running
+from unlockstep.checkers import check
 from unlockstep.core.actions import Announce, Save, SendTo
 from unlockstep.core.events import (
     ContributionAccepted,
@@ -458,6 +459,36 @@ def test_one_that_somebody_had_stopped_goes_on_as_before() -> None:
     assert isinstance(answer, Welcome)
     stage.step("a")
     assert opened(stage) == [0]
+
+
+@pytest.mark.parametrize("interval_steps", [1, 3, 4])
+def test_after_its_last_rounds_it_keeps_the_schedule_that_they_have_left(interval_steps: int) -> None:
+    """Last rounds move the schedule on, whether they open or have nothing to collect: `report --check` knows that."""
+    stage = running("a", interval_steps=interval_steps, overlap_steps=1)
+
+    def take_part() -> None:
+        answered = {made.round for made in stage.of(ContributionAccepted)}
+        for pull in stage.puppets["a"].heard_of(Pull):
+            if pull.round not in answered:
+                stage.contribute("a", pull.round)
+        stage.commit()
+
+    for _ in range(3):
+        take_part()
+        stage.step("a")
+    take_part()
+    stage.tell(EndRun("enough"))
+    stage.report("a", last=True)
+    while stage.core.state is not RunState.FINISHED:
+        take_part()
+    before = opened(stage)[-1]
+    stage.die()
+    back(stage, "a")
+    for _ in range(4):
+        stage.step("a")
+        take_part()
+    assert opened(stage)[-1] > before + 1
+    assert check(stage.events, stage.options) == []
 
 
 @pytest.mark.parametrize("leaves", [False, True])

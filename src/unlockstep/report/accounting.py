@@ -410,6 +410,10 @@ class _Tokens:
                 self._empty(event)
             case TokensOverwritten():
                 self.ledger(event.learner).overwritten(event.learner, event.fragment, event.tokens)
+            case RolledBack():
+                self._give_up_all(RefusalReason.ROLLED_BACK, *self._held.values(), *self._late.values())
+                self._held.clear()
+                self._late.clear()
             case RunFinished():
                 self._end()
 
@@ -493,18 +497,16 @@ class _Tokens:
             self._settle(event.round)
             return
         del self._open[event.fragment]
-        self._give_up(self._held.pop(event.round))
+        self._give_up_all(RefusalReason.RUN_FINISHED, self._held.pop(event.round))
 
-    def _give_up(self, everything: list[ContributionAccepted]) -> None:
-        for made in everything:
-            ledger = self.ledger(made.learner)
-            ledger.abandoned(made.learner, made.fragment, made.c_tokens, RefusalReason.RUN_FINISHED)
-            self.refusals[RefusalReason.RUN_FINISHED.value] += 1
+    def _give_up_all(self, reason: RefusalReason, *contributions: list[ContributionAccepted]) -> None:
+        for made in itertools.chain(*contributions):
+            self.ledger(made.learner).abandoned(made.learner, made.fragment, made.c_tokens, reason)
+            self.refusals[reason.value] += 1
 
     def _end(self) -> None:
         """What came too late for the last round is given up; what the away held is lost, what the others, dropped."""
-        for waiting in self._late.values():
-            self._give_up(waiting)
+        self._give_up_all(RefusalReason.RUN_FINISHED, *self._late.values())
         self._late.clear()
         for learner in sorted(self._present):
             if learner in self._away:

@@ -14,6 +14,7 @@ from unlockstep.core.events import ContributionRefused, LossSpiked, RolledBack, 
 from unlockstep.core.messages import Committed, Evaluation, GoneBack, Pull, Recorded, Settled, VersionNotice, WentBack
 from unlockstep.core.options import RollbackOptions
 from unlockstep.core.reasons import RefusalReason
+from unlockstep.report.accounting import account
 
 
 def evaluate(stage: SyncerStage, loss: float) -> None:
@@ -142,6 +143,23 @@ def test_the_log_of_a_run_that_goes_back_breaks_no_rule() -> None:
     stage = gone_back(watched())
     commit_rounds(stage, 2, "a", "b")
     assert [each.sentence for each in check(stage.events, stage.options)] == []
+
+
+def test_the_account_of_the_log_is_the_syncers_own() -> None:
+    """What was accepted and not merged is refused, although no event says so of each."""
+    stage = watched(quorum=2)
+    for name in "ab":
+        stage.step(name, clock=stage.puppets[name].clock + 2)
+    number = stage.of(RoundOpened)[-1].round
+    stage.contribute("a", round=number)
+    stage.step("a")
+    stage.contribute("a", round=number, c_steps=1, c_tokens=10)  # Its round has one of it: this one is late.
+    stage = gone_back(stage)
+    assert stage.ledger.refused == {"rolled_back": stage.ledger.trained - stage.ledger.merged - stage.ledger.in_flight}
+    assert account(stage.events, stage.options).ledger == stage.ledger
+    assert account(stage.events, stage.options).refusals == {"rolled_back": 2}
+    commit_rounds(stage, 2, "a", "b")
+    assert account(stage.events, stage.options).ledger == stage.ledger
 
 
 def test_what_is_void_is_so_in_the_next_life_of_the_syncer() -> None:

@@ -324,7 +324,13 @@ def _parts(first: Path, header: Header) -> tuple[tuple[Path, int | None], ...]:
         mark = found_header.continues
         if (found_header.run, found_header.config_digest) != (header.run, header.config_digest) or mark is None:
             raise UsageError(f"run log {path} does not go on where {first} leaves off; remove it, or restore {first}")
-        parts.append((_found(first, mark.file) or first.with_name(mark.file), mark.bytes))
+        before = _found(first, mark.file) or first.with_name(mark.file)
+        if (size := before.stat().st_size) < mark.bytes:
+            raise UsageError(
+                f"run log {before} was cut short: {path.name} goes on after {mark.bytes} bytes of it, and it has "
+                f"{size}; restore it"
+            )
+        parts.append((before, mark.bytes))
         if len(parts) > len(set(parts)):
             raise UsageError(f"run log {path} goes on where it begins; restore it")
     return tuple(reversed(parts))

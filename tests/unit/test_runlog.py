@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import BinaryIO
 
@@ -155,6 +156,19 @@ def test_a_file_that_does_not_belong_to_the_log_is_refused(path: Path) -> None:
     with runlog.RunLogWriter(path, other, life=2, continues=runlog.Mark(path.name, 10)) as log:
         log.confirm()
     assert "events.0002-0001.jsonl does not go on where" in complaint(path)
+
+
+def test_a_file_that_lost_its_end_in_a_crash_of_the_machine_is_named(path: Path) -> None:
+    """A save waits for the disk, the log does not: the syncer goes on, and the log has a hole."""
+    write(path, EVENTS)
+    size = path.stat().st_size
+    with runlog.RunLogWriter(path, HEADER, life=2, continues=runlog.Mark(path.name, size)) as log:
+        log.confirm()
+    os.truncate(path, 100)
+    assert complaint(path) == (
+        f"run log {path} was cut short: events.0002-0001.jsonl goes on after {size} bytes of it, and it has 100; "
+        "restore it"
+    )
 
 
 def test_a_log_of_the_first_schema_is_read(path: Path) -> None:

@@ -38,7 +38,7 @@ PAUSE_S_MIN, PAUSE_S_MAX = 0.05, 5.0
 
 
 def evaluator(
-    syncer: Annotated[str, typer.Option(help="Address of the syncer, http://host:port.")],
+    syncer: Annotated[str, typer.Option(help="Address of the syncer, http://host:port; of several, with commas.")],
     out: Annotated[Path | None, typer.Option(help="Folder the final model is saved to.")] = None,
     name: Annotated[str, typer.Option(help="Name under which losses are reported.")] = "evaluator",
     run: Annotated[str | None, typer.Option(help="Name of the run, if the syncer has several.")] = None,

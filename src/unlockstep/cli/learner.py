@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def learner(
-    syncer: Annotated[str, typer.Option(help="Address of the syncer, http://host:port.")],
+    syncer: Annotated[str, typer.Option(help="Address of the syncer, http://host:port; of several, with commas.")],
     name: Annotated[
         str | None, typer.Option(help="Unique in the run, the same after a restart; default HOST-PID.")
     ] = None,

@@ -8,7 +8,9 @@ import typer
 
 
 def status(
-    url: Annotated[str, typer.Argument(help="Address of the syncer.", metavar="URL")] = "http://127.0.0.1:7077",
+    url: Annotated[
+        str, typer.Argument(help="Address of the syncer; of several, with commas.", metavar="URL")
+    ] = "http://127.0.0.1:7077",
     run: Annotated[str | None, typer.Option(help="Name of the run, if the syncer has several.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the state as one JSON object.")] = False,
 ) -> None:

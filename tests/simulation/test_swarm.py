@@ -27,7 +27,9 @@ from unlockstep.core.events import (
 )
 from unlockstep.core.messages import SyncerInput
 from unlockstep.core.run_states import RunState
+from unlockstep.core.status import LedgerStatus
 from unlockstep.core.syncer import SyncerCore
+from unlockstep.report.accounting import account
 from unlockstep.sim import story as stories
 from unlockstep.sim.swarm import JOINER, Outcome, Verdict, play
 
@@ -50,6 +52,30 @@ def test_no_story_breaks_anything_and_all_go_on_once_nothing_goes_wrong(first: i
     for outcome in outcomes:
         assert outcome.verdict in (Verdict.PASSED, Verdict.HOPELESS), explain(outcome)
     assert sum(outcome.commits for outcome in outcomes) > 10 * BLOCK
+
+
+def whole_tokens(ledger: LedgerStatus | None, fragments: int) -> dict[str, int]:
+    """By class, summed over fragments: a ledger states means over them."""
+    assert ledger is not None
+    classes = msgspec.to_builtins(ledger)
+    classes |= {f"refused as {reason}": tokens for reason, tokens in classes.pop("refused").items()}
+    return {name: round(tokens * fragments) for name, tokens in classes.items()}
+
+
+def test_the_account_that_is_made_of_the_log_is_the_syncers_own() -> None:
+    """To the token, over all lives of the syncer: the log leaves nothing out that decides what became of one."""
+    ended = 0
+    for seed in range(100):
+        events: list[Event] = []
+        story = stories.draw(seed)
+        play(story, record=events.extend)
+        ends = [(at, event.ledger) for at, event in enumerate(events) if isinstance(event, RunFinished)]
+        for at, ledger in ends[-1:]:
+            made = account(events[: at + 1], story.config.protocol).ledger
+            fragments = story.config.protocol.fragments
+            assert whole_tokens(made, fragments) == whole_tokens(ledger, fragments), f"seed {seed}"
+            ended += 1
+    assert ended > 50
 
 
 @pytest.mark.parametrize("path", TAPES, ids=lambda path: path.stem)

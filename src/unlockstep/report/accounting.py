@@ -342,8 +342,8 @@ class _Stretches:
 class _Tokens:
     """The syncer's ledger kept a second time, from the log alone; one ledger per learner.
 
-    The log does not hold what a learner declares dropped when it leaves, or still holds at the end: then everything of
-    its that is neither settled nor pending is entered as dropped, which is the same once nothing is on its way.
+    The log does not say what a learner still holds at the end: everything of its that is neither settled nor pending is
+    entered as dropped then.
     """
 
     def __init__(self, options: ProtocolOptions) -> None:
@@ -385,7 +385,7 @@ class _Tokens:
                 self._present.discard(event.learner)
                 self._away.discard(event.learner)
                 if event.reason is DepartureReason.LEFT:
-                    self._drop(event.learner)
+                    self.ledger(event.learner).left(event.learner, event.tokens_dropped)
                 else:
                     self.ledger(event.learner).died(event.learner)
             case StepReported():
@@ -508,17 +508,12 @@ class _Tokens:
         """What came too late for the last round is given up; what the away held is lost, what the others, dropped."""
         self._give_up_all(RefusalReason.RUN_FINISHED, *self._late.values())
         self._late.clear()
-        for learner in sorted(self._present):
+        for learner in sorted(self.ledgers):
             if learner in self._away:
                 self.ledger(learner).died(learner)
             else:
                 self.ledger(learner).finish({})
         self._has_ended = True
-
-    def _drop(self, learner: str) -> None:
-        ledger = self.ledger(learner)
-        account = ledger.account(learner)
-        ledger.left(learner, tuple(account.unsettled(fragment) for fragment in range(self._fragment_count)))
 
 
 class _Presence:
@@ -543,6 +538,8 @@ class _Presence:
                 self._is_finishing = False
                 for learner in sorted(self.live):
                     self._goes(learner, self._seen_ns)
+                if self.first_live_ns is not None and self._down_since_ns is None:  # It had been reaching its end.
+                    self._down_since_ns = self._seen_ns
             case LearnerJoined():
                 self.starts[event.learner] += not event.resumed
                 self._goes(event.learner, event.at_ns)

@@ -108,7 +108,7 @@ def test_what_a_learner_holds_at_the_end_is_dropped() -> None:
 
 
 def test_what_a_learner_does_not_hand_over_before_it_leaves_is_dropped() -> None:
-    assert tell(*START, LearnerDeparted(2, "a", 1, DepartureReason.LEFT)).ledger.dropped == 10
+    assert tell(*START, LearnerDeparted(2, "a", 1, DepartureReason.LEFT, (10,))).ledger.dropped == 10
 
 
 def test_what_a_dead_learner_held_is_lost() -> None:
@@ -239,6 +239,12 @@ def test_time_without_a_syncer_counts_as_down_from_the_last_that_is_known_of_it(
     resumed = [SyncerResumed(9, 2, 1, (0,)), joined(10, resumed=True), live(11)]
     accounting = tell(*START, step(4, tokens=20), *resumed, finished(20))
     assert accounting.downtime_ns == 11 - 4
+
+
+def test_so_does_the_time_between_an_orderly_stop_and_the_next_life() -> None:
+    stopped = [RunFinishing(3, 1, "told to stop"), LearnerAway(4, "a", 1), finished(5)]
+    resumed = [SyncerResumed(9, 2, 1, (0,)), joined(10, resumed=True), live(11)]
+    assert tell(*START, *stopped, *resumed, finished(20)).downtime_ns == 11 - 5
 
 
 def test_while_somebody_trains_nothing_is_down() -> None:

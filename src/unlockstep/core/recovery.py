@@ -254,7 +254,9 @@ class Recovery:
         taken = self._taken if self._life == self._process.life else ()
         for index in taken:
             self._take(self._fragments[index], donated.notices[index])
-        self._process.clock = max(self._process.clock, donated.clock)
+        # Who trains without a quorum gets far ahead of the run, and who joins it would move the run's clock there.
+        of_the_run = max((fragment.notice_clock for fragment in self._fragments), default=0)
+        self._process.clock = max(self._process.clock, min(donated.clock, of_the_run))
         count = len(self._fragments)
         why = "" if len(taken) == count else f", {count - len(taken)} of {count} fragments from the syncer"
         self._end(Recovered.DONOR, f"as of clock {donated.clock}{why}")

@@ -69,22 +69,31 @@ def test_it_does_not_begin_with_the_syncers_versions_while_a_donor_may_give_more
     assert stage.core.state is LearnerState.LOADING and not stage.of(Adopt)
 
 
-def test_what_a_donor_gives_is_loaded_before_the_first_step_with_its_versions_and_its_clock() -> None:
+def test_what_a_donor_gives_is_loaded_before_the_first_step_with_its_versions() -> None:
     stage = fetching()
     assert only(LoadState, stage.tell(state(5, 5))) == [LoadState(STATE, (0, 1))]
     assert stage.core.state is LearnerState.LOADING, "nothing is loaded yet"
     stage.tell(StateLoaded())
     assert stage.core.may_step
-    assert stage.core.versions == (5, 5) and stage.core.clock == 30
+    assert stage.core.versions == (5, 5)
     assert stage.last_progress.recovered is Recovered.DONOR
     assert [(each.fragment, each.version) for each in stage.last_progress.adopted] == [(0, 5), (1, 5)]
 
 
-def test_its_clock_does_not_go_back_to_a_donors_that_is_behind() -> None:
+@pytest.mark.parametrize(
+    ("donor", "clock"),
+    [
+        pytest.param(12, 20, id="one that is behind, to whom it does not go back"),
+        pytest.param(25, 25, id="one that is ahead"),
+        pytest.param(9999, 26, id="one far ahead, alone: no further than the run, which would jump there with it"),
+    ],
+)
+def test_its_clock_is_the_donors_within_what_the_syncer_has_told(donor: int, clock: int) -> None:
     stage = fetching()
-    stage.tell(state(5, 5, clock=12))
+    stage.publish(0, 6, clock=26)
+    stage.tell(state(5, 5, clock=donor))
     stage.tell(StateLoaded())
-    assert stage.core.clock == 20
+    assert stage.core.clock == clock
 
 
 def test_nothing_of_what_the_donor_has_trained_is_its_own_to_hand_over() -> None:

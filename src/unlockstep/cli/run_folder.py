@@ -57,9 +57,14 @@ def new_run_log(folder: Path, config: RunConfig) -> Iterator[RunLogWriter]:
     made_files = [log_file] + [config_file] * (not config_file.exists())
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with whole(config_file) as partial:
-            partial.write_text(run_config.dumps(config), encoding="utf-8")
+        # The log first: of two that begin at this moment one cannot make it, and must leave the other's settings alone.
         log = RunLogWriter(log_file, Header(run=config.run.name, config_digest=run_config.digest(config)))
+        try:
+            with whole(config_file) as partial:
+                partial.write_text(run_config.dumps(config), encoding="utf-8")
+        except BaseException:
+            log.withdraw()
+            raise
     except OSError as error:
         _remove(made_files, made_folders)
         raise UsageError(

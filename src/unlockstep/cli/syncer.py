@@ -218,7 +218,8 @@ async def _lead(
     if as_json:
         print_json(status)
     else:
-        print(f"run {config.run.name} {status.state} at clock {status.clock} after {status.rounds_committed} commits")
+        how = "was stopped" if core.is_stopped else status.state
+        print(f"run {config.run.name} {how} at clock {status.clock} after {status.rounds_committed} commits")
     return not asked.is_set()
 
 

@@ -149,7 +149,7 @@ class SyncerCore:
         self._seeder: Member | None = None
         self._is_seeded = False
         self._finish_until_ns = NEVER_NS
-        self._is_stopped = False
+        self.is_stopped = False
         """Somebody has asked the run to end before its end."""
         self._lives = Lives()
         self._reactions: dict[type[Any], Callable[[Any, int], None]] = {
@@ -260,7 +260,7 @@ class SyncerCore:
             life=self.life,
             at_ns=now_ns,
             state=self._state.value,
-            is_stopped=self._is_stopped,
+            is_stopped=self.is_stopped,
             clock=self._members.clock,
             notices=self.notices,
             members=self._members.saved(),
@@ -672,11 +672,11 @@ class SyncerCore:
 
     def _on_end_run(self, end: EndRun, now_ns: int) -> None:
         if self._state is RunState.RUNNING:
-            self._is_stopped = True
+            self.is_stopped = True
             self._finish(end.reason, now_ns)
             self._proceed(now_ns)
         elif self._state in (RunState.EMPTY, RunState.SEEDING):
-            self._is_stopped = True
+            self.is_stopped = True
             self._end(now_ns)
 
     def _end(self, now_ns: int) -> None:

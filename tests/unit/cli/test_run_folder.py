@@ -71,6 +71,21 @@ def test_of_two_that_begin_a_run_at_once_the_second_leaves_the_log_of_the_first(
     assert list(runlog.read(tmp_path / "run.jsonl")[1]) == [seeded]
 
 
+def test_of_two_that_begin_a_run_at_once_the_second_leaves_the_settings_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither sees the other's log when it looks; one of them makes it."""
+
+    def too_late(path: Path, header: runlog.Header) -> runlog.RunLogWriter:
+        raise runlog.LogExists(f"run log {path} is there already; choose another folder")
+
+    monkeypatch.setattr(runlog, "RunLogWriter", too_late)
+    (tmp_path / "config.toml").write_text("of the first")
+    with pytest.raises(UsageError, match="is there already"):
+        begin(tmp_path)
+    assert (tmp_path / "config.toml").read_text() == "of the first"
+
+
 def test_of_two_that_take_a_run_over_at_once_each_has_a_life_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,7 +103,11 @@ class Chaos:
         if self._waiting:
             late = now_ns - self._since_ns > BACK_S_MAX * NANOSECONDS_PER_SECOND
             assert not late, "\n".join([f"{list(self._waiting)} did not come back", *self.notes])
-        elif self._left and self._left[0].clock <= status.clock < self.config.run.steps * LAST_SHARE:
+        elif (
+            self._left
+            and self._left[0].clock <= status.clock < self.config.run.steps * LAST_SHARE
+            and pids.keys() >= set(self._left[0].victims)  # Who had found no syncer may not be started again yet.
+        ):
             kill = self._left.pop(0)
             self._since_ns = now_ns
             for victim in kill.victims:

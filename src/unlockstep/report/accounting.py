@@ -137,7 +137,8 @@ class Accounting(msgspec.Struct, frozen=True):
     flight: what a learner still held then was dropped."""
     balance: float
     """By how many tokens the ledger and the learners' last reports differed at the end, mean over fragments: what was
-    under way and is entered as dropped. Exactly 0 for a run that ended in order."""
+    under way and is entered as dropped. Exactly 0 for a run that ended in order and lost no commit that it had told
+    of (``durability.mode = "interval"``, or a damaged record): the tokens of such a commit are in it."""
     learners: tuple[LearnerAccount, ...]
     """Ascending by name."""
     participation: float | None

@@ -21,14 +21,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from support.live_run import learner
 from unlockstep import config as run_config
 from unlockstep.config import LocalSection, RunConfig, RunSection
-from unlockstep.core.layout import LayoutMethod, build_layout
 from unlockstep.core.messages import LearnerInput, Published, Welcome
 from unlockstep.core.options import ProtocolOptions
 from unlockstep.learners.toy import ToyBackend
 from unlockstep.loop import LearnerLoop
-from unlockstep.net.learner_client import LearnerClient
 
 STEP_S = 0.05
 LEARNERS = 2
@@ -86,19 +87,7 @@ class Receiver:
 def learn(url: str, config: RunConfig, name: str, sizes: Sequence[int], watch: Watch, over: threading.Event) -> None:
     """Be a learner until it is over."""
     backend = ToyBackend(sizes=sizes, learning_rate=1e-4, tokens_per_step=10)
-    layout = build_layout(backend.tensors(), config.protocol.fragments, LayoutMethod(config.protocol.layout))
-    backend.bind(layout)
-    client = LearnerClient(url, config.run.name, layout, config.codec)
-    loop = LearnerLoop.create(
-        name,
-        layout,
-        backend,
-        client,
-        protocol=config.protocol,
-        adoption=config.adoption.mode,
-        blend_alpha=config.adoption.blend_alpha,
-        now_ns=time.monotonic_ns,
-    )
+    client, loop = learner(url, config, name, backend)
     client.start(Receiver(loop, watch))
     try:
         while not over.wait(STEP_S):

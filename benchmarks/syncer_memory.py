@@ -21,14 +21,15 @@ import threading
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from support.live_run import learner
 from unlockstep import config as run_config
 from unlockstep.config import LocalSection, OuterSection, RunConfig, RunSection
-from unlockstep.core.layout import LayoutMethod, build_layout
 from unlockstep.core.messages import LearnerInput, Published
 from unlockstep.core.options import ProtocolOptions
 from unlockstep.learners.toy import ToyBackend
 from unlockstep.loop import LearnerLoop
-from unlockstep.net.learner_client import LearnerClient
 
 FRAGMENTS = 24
 TENSORS = 96
@@ -84,19 +85,7 @@ def measure(folder: Path, parameters: int, rounds: int) -> dict[str, int]:
         time.sleep(SETTLE_S)
         found = {"idle": resident_bytes(process.pid)}
         backend = ToyBackend(sizes=[parameters // TENSORS] * TENSORS, learning_rate=1e-4, tokens_per_step=10)
-        layout = build_layout(backend.tensors(), FRAGMENTS, LayoutMethod(config.protocol.layout))
-        backend.bind(layout)
-        client = LearnerClient(url, config.run.name, layout, config.codec)
-        loop = LearnerLoop.create(
-            "learner",
-            layout,
-            backend,
-            client,
-            protocol=config.protocol,
-            adoption=config.adoption.mode,
-            blend_alpha=config.adoption.blend_alpha,
-            now_ns=time.monotonic_ns,
-        )
+        client, loop = learner(url, config, "learner", backend)
         receiver = Receiver(loop)
         client.start(receiver)
         try:

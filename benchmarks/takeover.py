@@ -18,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -27,15 +26,11 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from support.commands import commands, until, url_of
 from support.live_run import small_config
 from support.toy_site import toy_site
 from unlockstep import config as run_config
 from unlockstep.config import DurabilitySection, RunSection
-from unlockstep.core.errors import UsageError
-from unlockstep.core.status import Status
-from unlockstep.net.observer_client import read_status
-
-WAIT_S = 120.0
 
 
 def main() -> None:
@@ -73,47 +68,24 @@ def measure(lease_s: float, fate: signal.Signals) -> tuple[float, float, float]:
         config = small_config(run=RunSection(name="small", steps=10**6), durability=DurabilitySection(lease_s=lease_s))
         given = folder / "given.toml"
         given.write_text(run_config.dumps(config))
-        processes: list[subprocess.Popen[str]] = []
+        with commands() as run:
 
-        def start(*arguments: str) -> str:
-            command = [sys.executable, "-m", "unlockstep", "syncer", "--run-dir", str(folder / "run"), "--port", "0"]
-            process = subprocess.Popen(
-                [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-            )
-            processes.append(process)
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            return next(word.rstrip(",") for word in line.split() if word.startswith("http://"))
+            def start(*arguments: str) -> tuple[subprocess.Popen[str], str]:
+                process = run("syncer", "--run-dir", str(folder / "run"), "--port", "0", *arguments)
+                return process, url_of(process)
 
-        try:
-            first = start("--config", str(given))
-            second = start("--standby")
+            leader, first = start("--config", str(given))
+            _, second = start("--standby")
             with toy_site(f"{first},{second}", config, 2):
                 before = until(first, lambda status: status.rounds_committed >= 20)
                 began_s = time.monotonic()
-                os.kill(processes[0].pid, fate)
+                os.kill(leader.pid, fate)
                 until(second, lambda status: True)
                 leads_s = time.monotonic() - began_s
                 until(second, lambda status: any(learner.state == "live" for learner in status.learners))
                 back_s = time.monotonic() - began_s
                 until(second, lambda status: sum(status.versions) > before.rounds_committed + 2)
                 return leads_s, back_s, time.monotonic() - began_s
-        finally:
-            for process in processes:
-                process.kill()
-                process.communicate()
-
-
-def until(url: str, enough: Callable[[Status], bool]) -> Status:
-    end_s = time.monotonic() + WAIT_S
-    while time.monotonic() < end_s:
-        try:
-            status = read_status(url, "small")
-        except UsageError:
-            continue
-        if enough(status):
-            return status
-    raise SystemExit(f"nothing happens at {url}")
 
 
 if __name__ == "__main__":

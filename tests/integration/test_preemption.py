@@ -83,7 +83,7 @@ def ring(start: Start, folder: Path, notice_s: float) -> tuple[str, dict[str, su
         processes[name] = start(
             "learner", "--syncer", url, "--name", name, *share, *slowly, "--notice-s", str(notice_s)
         )
-    until(url, RUN, lambda status: min(status.versions, default=0) >= 2 and merged(status, "a") and merged(status, "b"))
+    until(url, lambda status: min(status.versions, default=0) >= 2 and merged(status, "a") and merged(status, "b"))
     return url, processes
 
 
@@ -126,8 +126,8 @@ def test_a_learner_that_is_preempted_hands_over_all_it_has(start: Start, tmp_pat
     url, processes = ring(start, tmp_path, exits.ENDING_S_MAX)
     code, err = preempt(processes["a"], exits.ENDING_S_MAX)
     assert code == PREEMPTED and "Traceback" not in err, err
-    after = until(url, RUN, lambda status: True).versions
-    until(url, RUN, lambda status: all(now >= then + 2 for now, then in zip(status.versions, after, strict=True)))
+    after = until(url, lambda status: True).versions
+    until(url, lambda status: all(now >= then + 2 for now, then in zip(status.versions, after, strict=True)))
     processes["syncer"].send_signal(signal.SIGTERM)
     assert ended(processes["syncer"])[0] == PREEMPTED
     code, err = ended(processes["b"])
@@ -171,7 +171,5 @@ def test_a_learner_is_gone_in_time_though_the_syncer_is_frozen(start: Start, tmp
     code, err = preempt(processes["a"], notice_s)
     processes["syncer"].send_signal(signal.SIGCONT)
     assert code == PREEMPTED and "Traceback" not in err, err
-    before = until(
-        url, RUN, lambda status: all(each.state == "live" for each in status.learners if each.learner == "b")
-    )
-    until(url, RUN, lambda status: status.rounds_committed >= before.rounds_committed + FRAGMENTS)
+    before = until(url, lambda status: all(each.state == "live" for each in status.learners if each.learner == "b"))
+    until(url, lambda status: status.rounds_committed >= before.rounds_committed + FRAGMENTS)

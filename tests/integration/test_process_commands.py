@@ -7,7 +7,6 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import msgspec
 import pytest
 import torch
 
+from support.commands import COMMAND_S_MAX, Start, commands
 from support.live_run import small_config
 from support.syncer_thread import syncer_thread
 from support.tiny_lm import tiny_lm
@@ -31,35 +31,14 @@ from unlockstep.core.status import Status
 from unlockstep.integrations.torch_loop import Learner
 from unlockstep.learners import checkpoint
 
-TESTS = Path(__file__).parents[1]
-COMMAND_S_MAX = 60.0
-"""A command that runs longer than this, on a busy machine, has failed."""
 ENDS_S_MAX = 5.0
-
-Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
     """Starts ``unlockstep`` with the arguments given; whatever happens, none of these processes outlives the test."""
-    started: list[subprocess.Popen[str]] = []
-
-    def run(*arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "unlockstep", *arguments]
-        environment = os.environ | {
-            "PYTHONPATH": f"{TESTS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
-            "OMP_NUM_THREADS": "1",
-        }
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
-        )
-        started.append(process)
-        return process
-
-    yield run
-    for process in started:
-        process.kill()
-        process.communicate()
+    with commands() as run:
+        yield run
 
 
 @pytest.fixture(autouse=True)

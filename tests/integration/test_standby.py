@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from support import commands
+from support.commands import Start, url_of
 from support.live_run import WAIT_S, layout_of, small_config
 from support.toy_site import toy_site
 from unlockstep import config as run_config
@@ -28,24 +29,15 @@ from unlockstep.net.observer_client import Observer, read_status
 
 LEASE_S = 0.5
 
-Start = Callable[..., "subprocess.Popen[str]"]
+until = functools.partial(commands.until, timeout_s=WAIT_S)
+finished = functools.partial(commands.ended, timeout_s=WAIT_S)
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Starts ``unlockstep syncer`` with these arguments; none of them outlives the test."""
-    started: list[subprocess.Popen[str]] = []
-
-    def run(*arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "unlockstep", "syncer", "--run-dir", str(tmp_path / "run"), *arguments]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        started.append(process)
-        return process
-
-    yield run
-    for process in started:
-        process.kill()
-        process.communicate()
+    with commands.commands() as run:
+        yield functools.partial(run, "syncer", "--run-dir", str(tmp_path / "run"))
 
 
 def settings(folder: Path, durability: DurabilitySection | None = None, steps: int = 10**6) -> tuple[RunConfig, str]:
@@ -54,32 +46,6 @@ def settings(folder: Path, durability: DurabilitySection | None = None, steps: i
     path = folder / "given.toml"
     path.write_text(run_config.dumps(config))
     return config, str(path)
-
-
-def url_of(process: subprocess.Popen[str]) -> str:
-    """Where it listens, once it does."""
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert "http://" in line, (line, process.stderr.read() if process.stderr and process.poll() is not None else "")
-    return next(word.rstrip(",") for word in line.split() if word.startswith("http://"))
-
-
-def until(url: str, enough: Callable[[Status], bool]) -> Status:
-    """The status of a run, once it is so."""
-    end_s = time.monotonic() + WAIT_S
-    while time.monotonic() < end_s:
-        try:
-            status = read_status(url, "small")
-        except UsageError:
-            continue
-        if enough(status):
-            return status
-    raise AssertionError(f"waited in vain at {url}")
-
-
-def finished(process: subprocess.Popen[str]) -> tuple[int, str]:
-    _, err = process.communicate(timeout=WAIT_S)
-    return process.returncode, err
 
 
 @pytest.mark.parametrize("fate", [signal.SIGSTOP, signal.SIGKILL])

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from support import commands
 from support.live_run import WAIT_S, layout_of, small_config
 from support.toy_site import ToyLearner, toy_site
 from unlockstep import config as run_config
 from unlockstep import runlog
 from unlockstep.checkers import check
 from unlockstep.config import DurabilitySection, RunConfig, RunSection, apply
-from unlockstep.core.errors import UsageError
 from unlockstep.core.events import (
     ContributionRefused,
     Event,
@@ -36,24 +35,19 @@ from unlockstep.net.observer_client import Observer, read_status
 
 Start = Callable[..., tuple["subprocess.Popen[str]", str]]
 
+until = functools.partial(commands.until, timeout_s=WAIT_S)
+
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Starts ``unlockstep syncer`` with these arguments and waits for its address; none of them outlives the test."""
-    started: list[subprocess.Popen[str]] = []
+    with commands.commands() as start_one:
 
-    def run(*arguments: str) -> tuple[subprocess.Popen[str], str]:
-        command = [sys.executable, "-m", "unlockstep", "syncer", "--run-dir", str(tmp_path / "run"), *arguments]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        started.append(process)
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        return process, next(word.rstrip(",") for word in line.split() if word.startswith("http://"))
+        def run(*arguments: str) -> tuple[subprocess.Popen[str], str]:
+            process = start_one("syncer", "--run-dir", str(tmp_path / "run"), *arguments)
+            return process, commands.url_of(process)
 
-    yield run
-    for process in started:
-        process.kill()
-        process.communicate()
+        yield run
 
 
 def settings(folder: Path, *changes: str) -> tuple[RunConfig, str]:
@@ -62,20 +56,6 @@ def settings(folder: Path, *changes: str) -> tuple[RunConfig, str]:
     path = folder / "given.toml"
     path.write_text(run_config.dumps(config))
     return config, str(path)
-
-
-def until(url: str, enough: Callable[[Status], bool]) -> Status:
-    """The status of a run, once it is so."""
-    end_s = time.monotonic() + WAIT_S
-    status = None
-    while time.monotonic() < end_s:
-        try:
-            status = read_status(url, "small")
-        except UsageError:
-            continue
-        if enough(status):
-            return status
-    raise AssertionError(f"waited in vain at {url}: {status}")
 
 
 def state(status: Status, name: str) -> str:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from support.data_story import DataStory, Plot
 from unlockstep.core.data_book import DataBook, DataBookState, Grant, Returned
 from unlockstep.core.errors import RemoteProtocolError
+from unlockstep.sim.canaries import GivingBook, HurriedBook, StingyBook, TrustingBook, UngratefulBook
 
 seeds = st.integers(0, 2**32)
 plots = st.builds(
@@ -71,18 +72,6 @@ def test_where_nothing_goes_wrong_nothing_is_trained_twice(plot: Plot, seed: int
     assert story.book.status().repeated == story.book.status().returned == 0
 
 
-class TooFew(DataBook):
-    """Forgets the first place of what is returned."""
-
-    def ended(self, learner: str, process: int) -> None:
-        before = list(self._waiting)
-        super().ended(learner, process)
-        for index, returned in enumerate(self._waiting):
-            if returned not in before and returned.grant.size > 1:
-                shorter = returned.grant.beyond(returned.grant.at + 1)
-                self._waiting[index] = Returned(learner, process, shorter)
-
-
 class TooMany(DataBook):
     """Returns one place more than was left."""
 
@@ -94,14 +83,6 @@ class TooMany(DataBook):
             if returned not in before and grant.start > 0:
                 longer = Grant(grant.at, grant.epoch, grant.start - 1, grant.stop)
                 self._waiting[index] = Returned(learner, process, longer)
-
-
-class BelievesReports(DataBook):
-    """Takes what a process says it has trained for reached."""
-
-    def trained(self, learner: str, process: int, position: int, samples: int) -> None:
-        super().trained(learner, process, position, samples)
-        self._pass(learner, process, position)
 
 
 class Greedy(DataBook):
@@ -123,31 +104,6 @@ class Greedy(DataBook):
         return had
 
 
-class Generous(DataBook):
-    """Leaves with others what it gives back to who was silent."""
-
-    def came_back(self, learner: str, process: int, position: int, samples: int) -> tuple[Grant, ...]:
-        waiting = list(self._waiting)
-        given = super().came_back(learner, process, position, samples)
-        self._waiting = waiting
-        return given
-
-
-class Forgetful(DataBook):
-    """Returns nothing of who leaves in order."""
-
-    def left(self, learner: str, process: int, position: int) -> None:
-        self._holdings.pop(learner, None)
-
-
-class Impatient(DataBook):
-    """Goes on to the next epoch one place too early."""
-
-    def _next_range(self) -> tuple[int, int, int]:
-        epoch, start, stop = super()._next_range()
-        return epoch, start, max(start + 1, stop - (stop == self._sequences))
-
-
 class Amnesiac(DataBook):
     """Forgets at a restart what waited to be granted anew."""
 
@@ -162,7 +118,10 @@ class Patient(DataBook):
         pass
 
 
-CANARIES = [TooFew, TooMany, BelievesReports, Greedy, Generous, Forgetful, Impatient, Amnesiac, Patient]
+CANARIES = [
+    *(StingyBook, TrustingBook, GivingBook, UngratefulBook, HurriedBook),
+    *(TooMany, Greedy, Amnesiac, Patient),
+]
 
 
 def is_found(plot: Plot, seed: int, book_type: type[DataBook], balances: bool) -> bool:

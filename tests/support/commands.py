@@ -54,9 +54,20 @@ def ended(process: subprocess.Popen[str], timeout_s: float = COMMAND_S_MAX) -> t
     return process.returncode, err
 
 
-def until(url: str, run: str, enough: Callable[[Status], bool]) -> Status:
+def url_of(process: subprocess.Popen[str]) -> str:
+    """Where a syncer listens, once it does."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert "http://" in line, (line, process.stderr.read() if process.stderr and process.poll() is not None else "")
+    return next(word.rstrip(",") for word in line.split() if word.startswith("http://"))
+
+
+def until(
+    url: str, enough: Callable[[Status], bool], *, run: str = "small", timeout_s: float = COMMAND_S_MAX
+) -> Status:
     """What a syncer says of its run, once it is so."""
-    end_s = time.monotonic() + COMMAND_S_MAX
+    status = None
+    end_s = time.monotonic() + timeout_s
     while time.monotonic() < end_s:
         try:
             status = read_status(url, run)
@@ -64,4 +75,4 @@ def until(url: str, run: str, enough: Callable[[Status], bool]) -> Status:
             continue
         if enough(status):
             return status
-    raise AssertionError(f"waited in vain at {url}")
+    raise AssertionError(f"waited in vain at {url}: {status}")

@@ -131,12 +131,11 @@ def layout_of(backend: Backend, config: RunConfig) -> Layout:
 # ----------------------------------------------------------------------------------------------- a whole learner
 
 
-def train(syncer: LiveSyncer, name: str, backend: Backend) -> LearnerLoop:
-    """Train until the run is over; blocking, for a thread of its own. Never ahead of what the syncer has heard."""
-    config = syncer.config
+def learner(url: str, config: RunConfig, name: str, backend: Backend) -> tuple[LearnerClient, LearnerLoop]:
+    """A learner that has not connected yet, its backend bound to the run's layout."""
     layout = layout_of(backend, config)
     backend.bind(layout)
-    client = LearnerClient(syncer.url, config.run.name, layout, config.codec)
+    client = LearnerClient(url, config.run.name, layout, config.codec)
     loop = LearnerLoop.create(
         name,
         layout,
@@ -147,6 +146,12 @@ def train(syncer: LiveSyncer, name: str, backend: Backend) -> LearnerLoop:
         blend_alpha=config.adoption.blend_alpha,
         now_ns=time.monotonic_ns,
     )
+    return client, loop
+
+
+def train(syncer: LiveSyncer, name: str, backend: Backend) -> LearnerLoop:
+    """Train until the run is over; blocking, for a thread of its own. Never ahead of what the syncer has heard."""
+    client, loop = learner(syncer.url, syncer.config, name, backend)
     client.start(loop)
     try:
         steps = 0

@@ -11,23 +11,21 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
+from support import live_run
 from unlockstep import config as run_config
 from unlockstep.cli import app, exits
 from unlockstep.config import RunConfig
 from unlockstep.core.chunks import Float32
 from unlockstep.core.errors import UsageError
-from unlockstep.core.layout import Layout, LayoutMethod, build_layout
 from unlockstep.core.messages import GoneBack, LearnerInput, Published, VersionNotice, Welcome
 from unlockstep.learners.toy import ToyBackend
 from unlockstep.loop import LearnerLoop
 from unlockstep.net import learner_client
-from unlockstep.net.learner_client import LearnerClient
 from unlockstep.net.observer_client import read_config
 
 SIZES = (64,) * 8
@@ -43,12 +41,6 @@ BACKOFF_S_MAX = 0.5
 def toy(seed: int) -> ToyBackend:
     """Halves its loss in 350 steps: it is on its way for as long as a run takes, and what is lost shows at the end."""
     return ToyBackend(seed=seed, sizes=SIZES, learning_rate=LEARNING_RATE, tokens_per_step=10, noise=0.5)
-
-
-def layout_of(backend: ToyBackend, config: RunConfig) -> Layout:
-    layout = build_layout(backend.tensors(), config.protocol.fragments, LayoutMethod(config.protocol.layout))
-    backend.bind(layout)
-    return layout
 
 
 class Told(msgspec.Struct):
@@ -92,19 +84,8 @@ def learner(folder: Path, arguments: list[str]) -> int:
     asked = parser.parse_args(arguments)
     config = run_config.loads(read_config(asked.syncer))
     backend = toy(seed=100 * config.run.seed + asked.shard)
-    layout = layout_of(backend, config)
     learner_client.BACKOFF_S_MAX = BACKOFF_S_MAX
-    client = LearnerClient(asked.syncer, config.run.name, layout, config.codec)
-    loop = LearnerLoop.create(
-        asked.name,
-        layout,
-        backend,
-        client,
-        protocol=config.protocol,
-        adoption=config.adoption.mode,
-        blend_alpha=config.adoption.blend_alpha,
-        now_ns=time.monotonic_ns,
-    )
+    client, loop = live_run.learner(asked.syncer, config, asked.name, backend)
     with exits.stop_request(asked.parent_pid) as stop:
 
         def may_step() -> bool:
@@ -134,7 +115,8 @@ class ToyExaminer:
 
     def __init__(self, config: RunConfig) -> None:
         self._backend = toy(seed=0)
-        self.layout = layout_of(self._backend, config)
+        self.layout = live_run.layout_of(self._backend, config)
+        self._backend.bind(self.layout)
         self.has_model = False
 
     def evaluate(self, values: dict[int, Float32]) -> tuple[float, float]:

@@ -262,7 +262,7 @@ def _patient(options: ProtocolOptions) -> ProtocolOptions:
 # ------------------------------------------------------------------------------------------------ data
 
 
-class _Stingy(DataBook):
+class StingyBook(DataBook):
     """Of what a process that goes has not reached, the first place is forgotten."""
 
     def ended(self, learner: str, process: int) -> None:
@@ -274,7 +274,7 @@ class _Stingy(DataBook):
                 self._waiting[index] = Returned(returned.learner, returned.process, shorter)
 
 
-class _Trusting(DataBook):
+class TrustingBook(DataBook):
     """What a process says it has trained is taken for reached."""
 
     def trained(self, learner: str, process: int, position: int, samples: int) -> None:
@@ -282,7 +282,7 @@ class _Trusting(DataBook):
         self._pass(learner, process, position)
 
 
-class _Giving(DataBook):
+class GivingBook(DataBook):
     """What is given back to a process that was silent may still be granted to others."""
 
     def came_back(self, learner: str, process: int, position: int, samples: int) -> tuple[Grant, ...]:
@@ -292,14 +292,14 @@ class _Giving(DataBook):
         return given
 
 
-class _Ungrateful(DataBook):
+class UngratefulBook(DataBook):
     """What a learner holds that leaves in order is never granted to anybody again."""
 
     def left(self, learner: str, process: int, position: int) -> None:
         self._holdings.pop(learner, None)
 
 
-class _Hurried(DataBook):
+class HurriedBook(DataBook):
     """The next epoch begins one place too early."""
 
     def _next_range(self) -> tuple[int, int, int]:
@@ -446,11 +446,11 @@ CANARIES: dict[str, Canary] = {
         "a fragment is due at certain steps only", ("opening", "rotation", "progress"), _core(adjust=_alias)
     ),
     "skipped_fragment": Canary("every fifth round is left out", ("rotation",), _core(adjust=_skip)),
-    "returned_too_little": Canary("a place is lost with its learner", ("data",), _core(book=_Stingy)),
-    "reported_is_reached": Canary("what was trained and is in no version counts", ("data",), _core(book=_Trusting)),
-    "given_back_twice": Canary("what is given back is granted to others too", ("data",), _core(book=_Giving)),
-    "left_for_good": Canary("what a leaver holds is not granted anew", ("data",), _core(book=_Ungrateful)),
-    "epoch_too_early": Canary("the last place of an epoch is left out", ("data",), _core(book=_Hurried)),
+    "returned_too_little": Canary("a place is lost with its learner", ("data",), _core(book=StingyBook)),
+    "reported_is_reached": Canary("what was trained and is in no version counts", ("data",), _core(book=TrustingBook)),
+    "given_back_twice": Canary("what is given back is granted to others too", ("data",), _core(book=GivingBook)),
+    "left_for_good": Canary("what a leaver holds is not granted anew", ("data",), _core(book=UngratefulBook)),
+    "epoch_too_early": Canary("the last place of an epoch is left out", ("data",), _core(book=HurriedBook)),
     "forgotten_momentum": Canary("the outer step has no momentum", ("merged value",), freight=_WithoutMomentum()),
     "even_weights": Canary("contributions are not weighed", ("merged value",), freight=_Freight(_Even)),
     "wrong_body": Canary("learners get the version before", ("fetched body",), freight=_Freight(_Mislaying)),

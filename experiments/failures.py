@@ -11,25 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sheet import conduct
-from trial import Failures, Trial
+from trial import Failures, Trial, carry_settings
 
-SETTINGS = (
-    "model.spec=trial:llama_quarter",
-    "data.sequence_length=64",
-    "inner.batch_size=4",
-    "inner.learning_rate=6e-3",
-    "inner.warmup_steps=30",
-    "inner.beta2=0.99",
-    "inner.final_share=0.3",
-    "local.learners=8",
-    "outer.optimizer=nesterov",
-    "outer.learning_rate=0.7",
-    "outer.momentum=0.0",
-    "outer.merge=rda",
-    "adoption.mode=carry",
-    "protocol.fragments=12",
-    "protocol.interval_steps=24",
-)
+SETTINGS = carry_settings(8)
 
 
 def trials(quick: bool) -> Sequence[Trial]:

@@ -18,29 +18,13 @@ from collections.abc import Sequence
 
 import msgspec
 from sheet import conduct
-from trial import Trial, Visits
+from trial import Trial, Visits, carry_settings
 
 LEARNERS = 4
 TOKENS = 1_048_576
 TOKENS_PER_STEP = 4 * 64
 
-SETTINGS = (
-    "model.spec=trial:llama_quarter",
-    "data.sequence_length=64",
-    "inner.batch_size=4",
-    "inner.learning_rate=6e-3",
-    "inner.warmup_steps=30",
-    "inner.beta2=0.99",
-    "inner.final_share=0.3",
-    f"local.learners={LEARNERS}",
-    "outer.optimizer=nesterov",
-    "outer.learning_rate=0.7",
-    "outer.momentum=0.0",
-    "outer.merge=rda",
-    "adoption.mode=carry",
-    "protocol.fragments=12",
-    "protocol.interval_steps=24",
-)
+SETTINGS = carry_settings(LEARNERS)
 
 STAGGER_STEPS = 2
 """As often as a round opens, somebody comes or goes."""

@@ -11,28 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sheet import conduct
-from trial import Trial
+from trial import Trial, carry_settings
 
 LEARNERS = 8
 SLOW = ",".join(["1"] * (LEARNERS // 2) + ["5"] * (LEARNERS // 2))
 
-SETTINGS = (
-    "model.spec=trial:llama_quarter",
-    "data.sequence_length=64",
-    "inner.batch_size=4",
-    "inner.learning_rate=6e-3",
-    "inner.warmup_steps=30",
-    "inner.beta2=0.99",
-    "inner.final_share=0.3",
-    f"local.learners={LEARNERS}",
-    "outer.optimizer=nesterov",
-    "outer.learning_rate=0.7",
-    "outer.momentum=0.0",
-    "outer.merge=rda",
-    "adoption.mode=carry",
-    "protocol.fragments=12",
-    "protocol.interval_steps=24",
-)
+SETTINGS = carry_settings(LEARNERS)
 
 
 def trials(quick: bool) -> Sequence[Trial]:

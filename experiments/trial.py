@@ -142,6 +142,28 @@ class Score(msgspec.Struct, frozen=True):
     """None without a protocol."""
 
 
+def carry_settings(learners: int) -> tuple[str, ...]:
+    """So many learners of ``llama_quarter`` under one recipe, P = 12 and H = 24: what the experiments share in which
+    learners come and go, die, or lag."""
+    return (
+        "model.spec=trial:llama_quarter",
+        "data.sequence_length=64",
+        "inner.batch_size=4",
+        "inner.learning_rate=6e-3",
+        "inner.warmup_steps=30",
+        "inner.beta2=0.99",
+        "inner.final_share=0.3",
+        f"local.learners={learners}",
+        "outer.optimizer=nesterov",
+        "outer.learning_rate=0.7",
+        "outer.momentum=0.0",
+        "outer.merge=rda",
+        "adoption.mode=carry",
+        "protocol.fragments=12",
+        "protocol.interval_steps=24",
+    )
+
+
 def llama_quarter(vocabulary_size: int) -> nn.Module:
     """A Llama of 0.25 M parameters (256 ids), for searches: ``model.spec=trial:llama_quarter``."""
     from transformers.models.llama.configuration_llama import LlamaConfig

@@ -75,7 +75,7 @@ def measure(name: str, pairs: int, folder: Path) -> Overhead:
         f"protocol.fragments={case.fragments}",
         f"protocol.interval_steps={case.interval_steps}",
     ]
-    command = [sys.executable, "-m", "unlockstep", "syncer", "--port", "0", "--run-dir", str(folder / name)]
+    command = [sys.executable, "-m", "unlockstep", "syncer", "--listen", "127.0.0.1:0", "--run-dir", str(folder / name)]
     for setting in settings:
         command += ["--set", setting]
     syncer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

@@ -100,7 +100,7 @@ def learn(url: str, config: RunConfig, name: str, sizes: Sequence[int], watch: W
 def start(folder: Path, port: int) -> tuple[subprocess.Popen[str], str]:
     """A syncer that listens, and where."""
     command = [sys.executable, "-m", "unlockstep", "syncer", "--config", str(folder / "run.toml"), "--json"]
-    command += ["--port", str(port), "--run-dir", str(folder / "run")]
+    command += ["--listen", f"127.0.0.1:{port}", "--run-dir", str(folder / "run")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout is not None
     return process, json.loads(process.stdout.readline())["url"]

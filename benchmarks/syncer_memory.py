@@ -77,7 +77,7 @@ def measure(folder: Path, parameters: int, rounds: int) -> dict[str, int]:
     )
     (folder / "run.toml").write_text(run_config.dumps(config))
     command = [sys.executable, "-m", "unlockstep", "syncer", "--config", str(folder / "run.toml"), "--json"]
-    command += ["--port", "0", "--run-dir", str(folder / "run")]
+    command += ["--listen", "127.0.0.1:0", "--run-dir", str(folder / "run")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         assert process.stdout is not None

@@ -71,7 +71,7 @@ def measure(lease_s: float, fate: signal.Signals) -> tuple[float, float, float]:
         with commands() as run:
 
             def start(*arguments: str) -> tuple[subprocess.Popen[str], str]:
-                process = run("syncer", "--run-dir", str(folder / "run"), "--port", "0", *arguments)
+                process = run("syncer", "--run-dir", str(folder / "run"), "--listen", "127.0.0.1:0", *arguments)
                 return process, url_of(process)
 
             leader, first = start("--config", str(given))

@@ -41,7 +41,7 @@ from unlockstep.core import (
     window,
 )
 from unlockstep.core.status import LedgerStatus, Status
-from unlockstep.net import api, learner_client, metrics, syncer_service
+from unlockstep.net import api, learner_client, metrics, syncer_service, timeouts
 from unlockstep.sim.fleet import YEAR_S, Fleet
 
 DOCS = Path(__file__).resolve().parent
@@ -276,7 +276,7 @@ def limit_table() -> str:
     """The limits of the protocol and its hosts that are constants; those that are settings are in the configuration."""
     rows = []
     core = (ids, messages, shapes, options, learner)
-    for module in (*core, config, api, syncer_service, learner_client):
+    for module in (*core, config, api, timeouts, syncer_service, learner_client):
         for field in _fields(_tree(module).body):
             if field.name.startswith("_") or not re.search(r"(_MAX|_MIN|_BYTES|PER_LEASE)$", field.name):
                 continue
@@ -284,6 +284,19 @@ def limit_table() -> str:
             home = module.__name__.removeprefix("unlockstep.")
             rows.append((f"`{field.name}`", f"{value:,}".replace(",", " "), f"`{home}`", field.text))
     return _table(("Limit", "Value", "Where", "Meaning"), rows)
+
+
+def timeout_table() -> str:
+    """Every deadline of the network: from the defaults, and from other settings and measurements."""
+    defaults = timeouts.derive()
+    near = timeouts.derive(timeouts.Leases(lease_s=2), timeouts.Measured(round_trip_s=0.001))
+    far = timeouts.derive(timeouts.Leases(lease_s=60), timeouts.Measured(1.0, 1e6, 1e6, 10.0), 400_000_000)
+    rows = [
+        (f"`{field.name}`", *(f"{round(getattr(each, field.name), 2):g}" for each in (defaults, near, far)), field.text)
+        for field in _record(timeouts.Timeouts)[1]
+    ]
+    head = ("Deadline", "Defaults", "A lease of 2 s, 1 ms", "60 s, 1 s, 1 MB/s, steps of 10 s, 400 MB", "What it is")
+    return _table(head, rows)
 
 
 def metric_table() -> str:
@@ -391,6 +404,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "participation": reason_table(options.Participation),
     "limits": limit_table,
     "events": event_table,
+    "timeouts": timeout_table,
     "metrics": metric_table,
     "settings": settings,
     "fleet": fleet_table,

@@ -54,7 +54,17 @@ def own_syncer() -> Iterator[str]:
     """A syncer in a process of its own, as long as the block runs; its address."""
     settings = [word for setting in SETTINGS for word in ("--set", setting)]
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "unlockstep", "syncer", "--port", "0", "--run-dir", f"{folder}/run", *settings]
+        command = [
+            sys.executable,
+            "-m",
+            "unlockstep",
+            "syncer",
+            "--listen",
+            "127.0.0.1:0",
+            "--run-dir",
+            f"{folder}/run",
+            *settings,
+        ]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             try:
                 line = process.stdout.readline() if process.stdout else ""

@@ -113,6 +113,7 @@ def test_a_forbidden_import_is_seen(path: str, statement: str) -> None:
             "import numpy.typing as npt\nfrom .chunks import run\nfrom .layout import Slot",
         ),
         ("src/unlockstep/loop.py", "from unlockstep.learners.backend import FloatArray"),
+        ("src/unlockstep/net/resources.py", "from unlockstep import __version__"),
         ("src/unlockstep/cli/__init__.py", "import torch\nfrom unlockstep import net, sim, __version__"),
     ],
 )

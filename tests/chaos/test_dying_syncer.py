@@ -54,7 +54,15 @@ Stored = dict[tuple[int, int], tuple[str, str]]
 @contextmanager
 def syncer(folder: Path, fatal: int = 0, moment: str = "before") -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The process, and its URL; empty if it has died before it could say that."""
-    arguments = ["--config", str(folder / "run.toml"), "--port", "0", "--run-dir", str(folder / "run"), "--json"]
+    arguments = [
+        "--config",
+        str(folder / "run.toml"),
+        "--listen",
+        "127.0.0.1:0",
+        "--run-dir",
+        str(folder / "run"),
+        "--json",
+    ]
     path = os.pathsep.join([str(TESTS), *sys.path])
     command = [sys.executable, dying_syncer.__file__, str(fatal), moment, *arguments]
     process = subprocess.Popen(

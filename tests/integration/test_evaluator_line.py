@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import aiohttp
+import msgspec
 import numpy as np
 import pytest
 
@@ -39,7 +40,7 @@ def test_what_a_syncer_that_is_back_says_is_newest_counts(tmp_path: Path) -> Non
         replica = Replica(LAYOUT.fragment_count)
         async with aiohttp.ClientSession() as session:
             async with live_syncer(CONFIG, tmp_path) as live:
-                line = Line(CONFIG, live.url, "eval", give_up_s=WAIT_S)
+                line = Line(CONFIG, live.url, "eval")
                 following = asyncio.create_task(replica.follow(line, LAYOUT))
                 learner = live.puppet(session, "a")
                 pull = await learner.start()
@@ -70,8 +71,9 @@ def test_an_evaluator_gives_up_in_the_end(tmp_path: Path) -> None:
     async def run() -> None:
         async with live_syncer(CONFIG, tmp_path) as live:
             pass
-        line = Line(CONFIG, live.url, "eval", give_up_s=0.05)
-        with pytest.raises(RunFailed, match=r"run small was over and has not come back for 0.05 s .*; start the eval"):
+        impatient = small_config(protocol=msgspec.structs.replace(CONFIG.protocol, away_s_max=1.0))
+        line = Line(impatient, live.url, "eval")
+        with pytest.raises(RunFailed, match=r"run small was over and has not come back for 1 s .*; start the eval"):
             await Replica(LAYOUT.fragment_count).follow(line, LAYOUT)
 
     asyncio.run(run())
@@ -82,7 +84,7 @@ def test_another_model_is_not_waited_for(tmp_path: Path) -> None:
         async with live_syncer(CONFIG, tmp_path) as live, aiohttp.ClientSession() as session:
             learner = live.puppet(session, "a")
             await learner.join()
-            line = Line(CONFIG, live.url, "eval", give_up_s=WAIT_S)
+            line = Line(CONFIG, live.url, "eval")
             with pytest.raises(UsageError, match=r"model.spec is 'llama-tiny' but the learners of run 'small' train"):
                 await Replica(2).follow(line, Layout((), LayoutMethod.BALANCED))
 

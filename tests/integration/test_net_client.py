@@ -17,12 +17,13 @@ from aiohttp import web
 from numpy.testing import assert_array_equal
 
 from support.live_run import WAIT_S, layout_of, live_syncer, small_config
+from support.mailbox import Mailbox
 from unlockstep import config as run_config
 from unlockstep.config import RunConfig
 from unlockstep.core.codec import Codec, FragmentCodec, body_digest
 from unlockstep.core.errors import LocalProtocolError, UsageError
 from unlockstep.core.events import LearnerAway, LearnerJoined, RunSeeded
-from unlockstep.core.ids import NEVER_NS, PROTOCOL_VERSION
+from unlockstep.core.ids import PROTOCOL_VERSION
 from unlockstep.core.messages import (
     Connected,
     Disconnected,
@@ -45,48 +46,6 @@ from unlockstep.net.observer_client import Observer, read_config, read_status
 
 CONFIG = small_config()
 LAYOUT = layout_of(ToyBackend(), CONFIG)
-
-
-class Mailbox:
-    """A receiver that keeps what it is told; the test plays the core."""
-
-    def __init__(self) -> None:
-        self.deadline_ns = NEVER_NS
-        self.on_deadline_calls = 0
-        self._messages: list[LearnerInput] = []
-        self._changed = threading.Condition()
-
-    def deliver(self, message: LearnerInput) -> None:
-        with self._changed:
-            self._messages.append(message)
-            self._changed.notify_all()
-
-    def next_deadline_ns(self) -> int:
-        return self.deadline_ns
-
-    def on_deadline(self) -> None:
-        if time.monotonic_ns() >= self.deadline_ns:
-            with self._changed:
-                self.deadline_ns = NEVER_NS
-                self.on_deadline_calls += 1
-                self._changed.notify_all()
-
-    def wait(self, kind: type[Any]) -> Any:
-        """Take the first message of a kind, once it is there."""
-
-        def first() -> LearnerInput | None:
-            return next((message for message in self._messages if isinstance(message, kind)), None)
-
-        with self._changed:
-            assert self._changed.wait_for(first, WAIT_S), f"no {kind.__name__}"
-            found = first()
-            assert found is not None
-            self._messages.remove(found)
-            return found
-
-    def wait_for_deadline(self) -> None:
-        with self._changed:
-            assert self._changed.wait_for(lambda: self.on_deadline_calls > 0, WAIT_S)
 
 
 @asynccontextmanager

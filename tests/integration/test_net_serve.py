@@ -16,6 +16,7 @@ from unlockstep import config as run_config
 from unlockstep.core.errors import LocalProtocolError, UsageError
 from unlockstep.core.messages import Committed, EndRun, Stop
 from unlockstep.core.syncer import SyncerCore
+from unlockstep.net.listening import Endpoint
 from unlockstep.net.syncer_service import SyncerService
 from unlockstep.runlog import Header, RunLogWriter
 
@@ -31,7 +32,7 @@ def a_service(folder: Path) -> Iterator[SyncerService]:
 async def serving(service: SyncerService, stop: asyncio.Event) -> tuple[asyncio.Task[bool], str]:
     """The task in which it serves, once it listens, and its URL."""
     url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    task = asyncio.create_task(service.serve("127.0.0.1", 0, stop, url.set_result))
+    task = asyncio.create_task(service.serve(Endpoint("127.0.0.1", 0), stop, url.set_result))
     return task, await asyncio.wait_for(url, WAIT_S)
 
 
@@ -55,7 +56,7 @@ def test_an_address_that_cannot_be_listened_on_is_named_with_the_fix(
     with socket.create_server(("127.0.0.1", 0)) as holder:
         taken: int = holder.getsockname()[1]
         with a_service(tmp_path) as service, pytest.raises(UsageError, match=sentence):
-            asyncio.run(service.serve(host, taken if port is None else port, asyncio.Event()))
+            asyncio.run(service.serve(Endpoint(host, taken if port is None else port), asyncio.Event()))
 
 
 def test_a_syncer_told_to_stop_before_anything_happened_ends_at_once(tmp_path: Path) -> None:
@@ -121,7 +122,7 @@ def test_whoever_does_not_speak_http_is_answered_and_leaves_no_trace(
 ) -> None:
     async def knock() -> bytes:
         with a_service(tmp_path) as service:
-            async with service.listening("127.0.0.1", 0) as url:
+            async with service.listening(Endpoint("127.0.0.1", 0)) as url:
                 reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
                 writer.write(b"\x16\x03\x01 this is not HTTP\r\n\r\n")
                 answered = await asyncio.wait_for(reader.read(), WAIT_S)

@@ -72,7 +72,14 @@ def settings(folder: Path) -> RunConfig:
 def ring(start: Start, folder: Path, notice_s: float) -> tuple[str, dict[str, subprocess.Popen[str]]]:
     """A syncer, and two learners that have taken part in rounds of every fragment: its address, and the processes."""
     syncer = start(
-        "syncer", "--config", str(folder / "run.toml"), "--port", "0", "--run-dir", str(folder / "run"), "--json"
+        "syncer",
+        "--config",
+        str(folder / "run.toml"),
+        "--listen",
+        "127.0.0.1:0",
+        "--run-dir",
+        str(folder / "run"),
+        "--json",
     )
     assert syncer.stdout is not None
     url = json.loads(syncer.stdout.readline())["url"]

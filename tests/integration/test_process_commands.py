@@ -93,7 +93,9 @@ def test_a_run_through_the_command_line(start: Start, tmp_path: Path) -> None:
     settings = config(tmp_path, model=ModelSection(spec="llama-tiny"), protocol=ProtocolOptions(fragments=4, quorum=2))
     (tmp_path / "run.toml").write_text(run_config.dumps(settings))
     folder, model = tmp_path / "run", tmp_path / "model"
-    syncer = start("syncer", "--config", str(tmp_path / "run.toml"), "--port", "0", "--run-dir", str(folder), "--json")
+    syncer = start(
+        "syncer", "--config", str(tmp_path / "run.toml"), "--listen", "127.0.0.1:0", "--run-dir", str(folder), "--json"
+    )
     assert syncer.stdout is not None
     url = json.loads(syncer.stdout.readline())["url"]
     learners = [
@@ -156,7 +158,7 @@ def test_a_learner_leaves_in_order_when_told_to(start: Start, tmp_path: Path) ->
 def test_a_syncer_ends_the_run_in_order_when_told_to(number: int, start: Start, tmp_path: Path) -> None:
     """C23, C29: before the first learner has come."""
     folder = tmp_path / "run"
-    syncer = start("syncer", "--port", "0", "--run-dir", str(folder))
+    syncer = start("syncer", "--listen", "127.0.0.1:0", "--run-dir", str(folder))
     assert syncer.stdout is not None
     assert "listens on http://127.0.0.1:" in syncer.stdout.readline()
     code, out, err = ends_after(syncer, number)
@@ -167,7 +169,9 @@ def test_a_syncer_ends_the_run_in_order_when_told_to(number: int, start: Start, 
 
 def test_a_process_ends_when_its_parent_is_gone(start: Start, tmp_path: Path) -> None:
     """Whoever starts processes may be killed without a word: they do not stay behind. This one never was its child."""
-    syncer = start("syncer", "--port", "0", "--run-dir", str(tmp_path / "run"), "--parent-pid", str(os.getppid()))
+    syncer = start(
+        "syncer", "--listen", "127.0.0.1:0", "--run-dir", str(tmp_path / "run"), "--parent-pid", str(os.getppid())
+    )
     assert finished(syncer, ENDS_S_MAX)[0] == exits.SIGNALLED + signal.SIGTERM
 
 

@@ -51,9 +51,9 @@ def settings(folder: Path, durability: DurabilitySection | None = None, steps: i
 @pytest.mark.parametrize("fate", [signal.SIGSTOP, signal.SIGKILL])
 def test_a_standby_goes_on_when_the_leader_freezes_or_dies(start: Start, tmp_path: Path, fate: signal.Signals) -> None:
     config, given = settings(tmp_path)
-    leader = start("--config", given, "--port", "0")
+    leader = start("--config", given, "--listen", "127.0.0.1:0")
     first = url_of(leader)
-    standby = start("--standby", "--port", "0")
+    standby = start("--standby", "--listen", "127.0.0.1:0")
     second = url_of(standby)
     with pytest.raises(UsageError, match=f"stands by; the syncer that leads is at {first}"):
         until_known(second)
@@ -100,9 +100,9 @@ def until_known(url: str) -> None:
 
 def test_a_standby_whose_run_comes_to_its_end_has_done_what_it_was_asked_to(start: Start, tmp_path: Path) -> None:
     config, given = settings(tmp_path, steps=20)
-    leader = start("--config", given, "--port", "0")
+    leader = start("--config", given, "--listen", "127.0.0.1:0")
     first = url_of(leader)
-    standby = start("--standby", "--port", "0")
+    standby = start("--standby", "--listen", "127.0.0.1:0")
     url_of(standby)
     with toy_site(first, config, 1):
         assert finished(leader)[0] == exits.DONE
@@ -116,7 +116,7 @@ def test_a_syncer_killed_before_its_last_versions_were_fetched_brings_the_end_ab
 ) -> None:
     """C28: the model of a run that has finished is not lost because nobody had it yet."""
     config, given = settings(tmp_path, steps=20)
-    leader = start("--config", given, "--port", "0")
+    leader = start("--config", given, "--listen", "127.0.0.1:0")
     first = url_of(leader)
 
     async def watched_to_the_end() -> None:
@@ -128,7 +128,7 @@ def test_a_syncer_killed_before_its_last_versions_were_fetched_brings_the_end_ab
 
     asyncio.run(watched_to_the_end())
     finished(leader)
-    again = start("--port", "0")
+    again = start("--listen", "127.0.0.1:0")
     until(url_of(again), lambda status: status.state == "finished")
     code, said = finished(again)
     assert code == exits.DONE, said
@@ -136,15 +136,15 @@ def test_a_syncer_killed_before_its_last_versions_were_fetched_brings_the_end_ab
     assert check(events, config.protocol, timer_ns=10**9, transfer_ns=10**10) == []
     once, twice = [event for event in events if isinstance(event, RunFinished)]
     assert (twice.versions, twice.ledger) == (once.versions, once.ledger)
-    code, said = finished(start("--port", "0"))
+    code, said = finished(start("--listen", "127.0.0.1:0"))
     assert (code, "has finished at clock" in said) == (exits.USAGE, True)
 
 
 def test_a_second_syncer_is_refused_while_the_first_one_leads(start: Start, tmp_path: Path) -> None:
     _, given = settings(tmp_path)
-    leader = start("--config", given, "--port", "0")
+    leader = start("--config", given, "--listen", "127.0.0.1:0")
     url = url_of(leader)
-    code, said = finished(start("--port", "0"))
+    code, said = finished(start("--listen", "127.0.0.1:0"))
     assert code == exits.USAGE
     assert f"the syncer at {url} leads this run; stop it first, or start this one with --standby" in said
     leader.send_signal(signal.SIGTERM)
@@ -153,23 +153,23 @@ def test_a_second_syncer_is_refused_while_the_first_one_leads(start: Start, tmp_
 
 def test_a_folder_is_resumed_at_once_after_a_kill_and_not_with_other_settings(start: Start, tmp_path: Path) -> None:
     config, given = settings(tmp_path)
-    leader = start("--config", given, "--port", "0")
+    leader = start("--config", given, "--listen", "127.0.0.1:0")
     url = url_of(leader)
     with toy_site(url, config, 1):
         seen = until(url, lambda status: sum(status.versions) >= 3)
         leader.kill()
         leader.wait()
     for also in ((), ("--standby",)):
-        code, said = finished(start("--set", "run.seed=5", "--port", "0", *also))
+        code, said = finished(start("--set", "run.seed=5", "--listen", "127.0.0.1:0", *also))
         assert code == exits.USAGE
         assert "leave out --config and --set to resume it" in said
-    again = start("--port", "0")
+    again = start("--listen", "127.0.0.1:0")
     resumed = until(url_of(again), lambda status: True)
     assert resumed.state == "running"
     assert all(after >= before for after, before in zip(resumed.versions, seen.versions, strict=True))
     again.send_signal(signal.SIGTERM)
     assert finished(again)[0] == exits.SIGNALLED + signal.SIGTERM
-    once_more = start("--port", "0")  # It was stopped, which is not the end (C44).
+    once_more = start("--listen", "127.0.0.1:0")  # It was stopped, which is not the end (C44).
     assert until(url_of(once_more), lambda status: True).state == "running"
 
 
@@ -178,7 +178,7 @@ def test_under_interval_at_most_so_many_commits_are_lost_and_learners_load_what_
 ) -> None:
     durability = DurabilitySection(mode=Durability.INTERVAL, interval_commits=6, lease_s=LEASE_S)
     config, given = settings(tmp_path, durability)
-    leader = start("--config", given, "--port", "0")
+    leader = start("--config", given, "--listen", "127.0.0.1:0")
     url = url_of(leader)
     port = url.rpartition(":")[2]
     with toy_site(url, config, 2) as learners:
@@ -186,7 +186,7 @@ def test_under_interval_at_most_so_many_commits_are_lost_and_learners_load_what_
         leader.kill()
         leader.wait()
         told = learners[0].told | learners[1].told
-        again = start("--port", port)
+        again = start("--listen", f"127.0.0.1:{port}")
         resumed = until(url_of(again), lambda status: True)
         newest = [max(version for at, version in told if at == fragment) for fragment in range(2)]
         lost = sum(newest) - sum(resumed.versions)

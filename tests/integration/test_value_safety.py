@@ -74,7 +74,7 @@ def ended(process: subprocess.Popen[str], folder: Path, config: RunConfig) -> li
 def test_a_learner_whose_model_breaks_is_shut_out_and_comes_back_sound(start: Start, tmp_path: Path) -> None:
     """C9, C25: over a restart of the syncer in between, and with a second process that tries to get in meanwhile."""
     config, given = settings(tmp_path, "protocol.quarantine_s=2.0")
-    process, url = start("--config", given, "--port", "0")
+    process, url = start("--config", given, "--listen", "127.0.0.1:0")
     with toy_site(url, config, 2) as learners:
         until(url, lambda status: status.rounds_committed >= 3)
         learners[1].backend.values[:] = np.nan
@@ -82,7 +82,7 @@ def test_a_learner_whose_model_breaks_is_shut_out_and_comes_back_sound(start: St
         process.kill()
         process.communicate()
         port = url.rsplit(":", 1)[1]
-        process, _ = start("--port", port)
+        process, _ = start("--listen", f"127.0.0.1:{port}")
         another = ToyLearner(url, config, "toy-1", 5)
         status = until(url, lambda status: state(status, "toy-0") == "live")
         committed = status.rounds_committed
@@ -105,7 +105,7 @@ def test_a_learner_whose_model_breaks_is_shut_out_and_comes_back_sound(start: St
 def test_the_same_process_goes_on_after_its_quarantine(start: Start, tmp_path: Path) -> None:
     """C9"""
     config, given = settings(tmp_path, "protocol.quarantine_s=0.5")
-    process, url = start("--config", given, "--port", "0")
+    process, url = start("--config", given, "--listen", "127.0.0.1:0")
     with toy_site(url, config, 2) as learners:
         until(url, lambda status: status.rounds_committed >= 3)
         learners[1].backend.values[:] = np.nan
@@ -121,7 +121,7 @@ def test_the_same_process_goes_on_after_its_quarantine(start: Start, tmp_path: P
 def test_a_run_goes_back_when_the_evaluator_reports_a_spike(start: Start, tmp_path: Path) -> None:
     """C9: the values and digests are those of a version that was published before, under new numbers."""
     config, given = settings(tmp_path, "rollback.spike_factor=2.0", "rollback.window=3")
-    process, url = start("--config", given, "--port", "0")
+    process, url = start("--config", given, "--listen", "127.0.0.1:0")
 
     async def judge() -> None:
         layout = layout_of(ToyBackend(), config)

@@ -42,6 +42,7 @@ from unlockstep.learners.toy import ToyBackend
 from unlockstep.loop import LearnerLoop
 from unlockstep.net import api
 from unlockstep.net.learner_client import LearnerClient
+from unlockstep.net.listening import Endpoint
 from unlockstep.net.syncer_service import SyncerService
 from unlockstep.runlog import Header, RunLogWriter
 
@@ -120,7 +121,7 @@ async def live_syncer(config: RunConfig, folder: Path, port: int = 0) -> AsyncIt
     core = SyncerCore(run.name, config.protocol, run.steps, run.tokens, "id", dealing=config.data.dealing)
     with Tap(folder / f"run-{next(_LOGS)}.jsonl", header) as log:
         service = SyncerService(config, core, log)
-        async with service.listening("127.0.0.1", port) as url:
+        async with service.listening(Endpoint("127.0.0.1", port)) as url:
             yield LiveSyncer(config, service, log, url)
 
 

@@ -17,6 +17,7 @@ from unlockstep.core.messages import LearnerInput, Published, Welcome
 from unlockstep.learners.toy import ToyBackend
 from unlockstep.loop import LearnerLoop
 from unlockstep.net.learner_client import LearnerClient
+from unlockstep.net.timeouts import leases_of
 
 STEP_S = 0.02
 """What an inner step of a toy learner takes."""
@@ -46,9 +47,7 @@ class ToyLearner:
         self.backend = ToyBackend(seed=seed, noise=0.1)
         layout = layout_of(self.backend, config)
         self.backend.bind(layout)
-        self._client = LearnerClient(
-            urls, config.run.name, layout, config.codec, silence_s=2 * config.durability.lease_s
-        )
+        self._client = LearnerClient(urls, config.run.name, layout, config.codec, leases=leases_of(config))
         self.loop = _Listening.create(
             name,
             layout,

@@ -2,12 +2,13 @@
 
 Decides when the global model is evaluated: when something new was committed, and at most every
 ``evaluation.interval_s``; once more at the end. Takes no part in the protocol: an observer fetches what is committed.
-If the syncer goes away it keeps what it has and connects again, until ``--give-up-s`` are over.
+If the syncer goes away it keeps what it has and connects again, for ``protocol.away_s_max`` as learners do.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import random
 from collections.abc import AsyncIterator, Coroutine, Iterator
@@ -30,21 +31,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("unlockstep.cli")
 
-GIVE_UP_S = 600.0
-"""Time without a syncer after which there will be none, for all anybody knows."""
-
-PAUSE_S_MIN, PAUSE_S_MAX = 0.05, 5.0
-"""Before connecting again: doubled after every failure, of which a random half is taken off."""
-
 
 def evaluator(
     syncer: Annotated[str, typer.Option(help="Address of the syncer, http://host:port; of several, with commas.")],
     out: Annotated[Path | None, typer.Option(help="Folder the final model is saved to.")] = None,
     name: Annotated[str, typer.Option(help="Name under which losses are reported.")] = "evaluator",
     run: Annotated[str | None, typer.Option(help="Name of the run, if the syncer has several.")] = None,
-    give_up_s: Annotated[
-        float, typer.Option(min=0, help="Fail when the syncer has been away for so long, seconds.")
-    ] = GIVE_UP_S,
     parent_pid: Annotated[int | None, typer.Option(help="End when this process is no longer the parent.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every evaluation as one JSON object.")] = False,
 ) -> int:
@@ -60,7 +52,7 @@ def evaluator(
         check_can_save(out)
     config = run_config.loads(read_config(syncer, run), source=f"the configuration from {syncer}")
     with stop_request(parent_pid) as stop:
-        line = Line(config, syncer, name, give_up_s)
+        line = Line(config, syncer, name)
         examiner = asyncio.run(_until_stopped(_observe(config, line, as_json), stop))
         if examiner is not None and out is not None and examiner.has_model:
             examiner.save(out)
@@ -124,14 +116,16 @@ class Line:
         config: of the run.
         syncer: its address.
         name: of the observer.
-        give_up_s: longest time without it, seconds.
     """
 
-    def __init__(self, config: RunConfig, syncer: str, name: str, give_up_s: float) -> None:
+    def __init__(self, config: RunConfig, syncer: str, name: str) -> None:
+        from unlockstep.net.timeouts import derive, leases_of
+
         self.name = name
+        self._leases = leases_of(config)
+        self._timeouts = derive(self._leases)
         self._run, self._codec, self._spec = config.run.name, config.codec.download, config.model.spec
         self._syncer = syncer
-        self._give_up_s = give_up_s
 
     @asynccontextmanager
     async def connection(self, layout: Layout) -> AsyncIterator[tuple[Observer, Status]]:
@@ -144,23 +138,28 @@ class Line:
         from unlockstep.net.observer_client import Observer, read_status
 
         loop = asyncio.get_running_loop()
-        until_s = loop.time() + self._give_up_s
-        for pause_s in _pauses():
+        until_s = loop.time() + self._timeouts.away_s
+        for pause_s in self.pauses():
             async with AsyncExitStack() as stack:
                 try:
-                    observer = Observer(self._syncer, self._run, self.name, layout, self._codec)
+                    observer = Observer(self._syncer, self._run, self.name, layout, self._codec, self._leases)
                     await stack.enter_async_context(observer)
                     status = await asyncio.to_thread(read_status, self._syncer, self._run)
                 except UsageError as error:
                     if loop.time() >= until_s:
                         raise RunFailed(
                             f"the syncer went away before run {self._run} was over and has not come back for "
-                            f"{self._give_up_s:g} s ({error}); start the evaluator again when it is there"
+                            f"{self._timeouts.away_s:g} s ({error}); start the evaluator again when it is there"
                         ) from None
                 else:
                     yield observer, status
                     return
             await asyncio.sleep(pause_s)
+
+    def pauses(self) -> Iterator[float]:
+        """Before connecting again and again, without end; at random, so that not all come at once."""
+        for failures in itertools.count(1):
+            yield self._timeouts.backoff_s_after(failures) * random.uniform(0.5, 1.0)
 
     def require_same_model(self, status: Status, layout: Layout) -> None:
         """Raises UsageError if the run's model is not the one that was built here."""
@@ -169,13 +168,6 @@ class Line:
                 f"model.spec is {self._spec!r} but the learners of run {status.run!r} train another model; start the "
                 "syncer with --set model.spec=package.module:factory, which the evaluator can build, too"
             )
-
-
-def _pauses() -> Iterator[float]:
-    pause_s = PAUSE_S_MIN
-    while True:
-        yield pause_s * random.uniform(0.5, 1.0)
-        pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
 
 class Replica:
@@ -207,7 +199,7 @@ class Replica:
 
     async def follow(self, line: Line, layout: Layout) -> None:
         """Fetch whatever is announced, in that order, until the run is over."""
-        pauses = _pauses()
+        pauses = line.pauses()
         while True:
             before = dict(self._notices)
             async with line.connection(layout) as (observer, status):
@@ -220,7 +212,7 @@ class Replica:
                     return
             _log.warning("the connection to the syncer has ended; connecting again")
             if self._notices != before:
-                pauses = _pauses()
+                pauses = line.pauses()
             await asyncio.sleep(next(pauses))
 
     async def say(self, evaluation: Evaluation) -> None:
@@ -302,7 +294,7 @@ async def _first_parameters(config: RunConfig, line: Line, early: AsyncExitStack
     """
     from unlockstep.core.layout import Layout, LayoutMethod
 
-    for pause_s in _pauses():
+    for pause_s in line.pauses():
         observer, _ = await early.enter_async_context(line.connection(Layout((), LayoutMethod.BALANCED)))
         _log.info("observes run %s and waits for the first parameters", config.run.name)
         async for _ in observer.messages():

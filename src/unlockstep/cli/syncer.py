@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-from urllib.parse import urlsplit
 
 import typer
 
@@ -24,11 +23,12 @@ if TYPE_CHECKING:
     from unlockstep.config import RunConfig
     from unlockstep.core.syncer import SyncerCore
     from unlockstep.keeper import Keeper, Taken
+    from unlockstep.net.listening import Endpoint
     from unlockstep.runlog import RunLogWriter
     from unlockstep.store.leadership import Beat
     from unlockstep.store.run_store import RunStore
 
-DEFAULT_PORT = 7077
+LISTEN_DEFAULT = "127.0.0.1:7077"
 
 _log = logging.getLogger("unlockstep.cli")
 
@@ -42,8 +42,12 @@ def syncer(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="Replace a setting.")
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = DEFAULT_PORT,
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where to listen; no HOST: all addresses; PORT 0: a free one.")
+    ] = LISTEN_DEFAULT,
+    advertise: Annotated[
+        str | None, typer.Option(metavar="URL", help="What others are told to connect to, if it is not that.")
+    ] = None,
     run_dir: Annotated[
         Path | None,
         typer.Option(help="Folder of the run; one that holds a run is resumed. Default runs/NAME-DATE-TIME-PROCESS."),
@@ -65,15 +69,20 @@ def syncer(
     from unlockstep.cli.memory import give_back_arrays
     from unlockstep.cli.output import log_to_stderr
     from unlockstep.cli.run_folder import STORE_FOLDER, default_run_folder
+    from unlockstep.net.listening import parse_listen, told_as
 
     log_to_stderr("syncer")
     give_back_arrays()
-    _require_allowed(host, insecure)
+    endpoint = parse_listen(listen)
+    _require_allowed(endpoint, insecure)
+    endpoint, notes = told_as(endpoint, advertise)
     config = _settings(config_file, overrides or [], run_dir, standby)
     folder = run_dir if run_dir is not None else default_run_folder(config.run.name)
     where = store if store is not None else str(folder / STORE_FOLDER)
+    for note in notes:
+        _log.info("%s", note)
     with stop_request(parent_pid) as stop:
-        serving = _serve(config, folder, where, standby, host, port, stop, as_json)
+        serving = _serve(config, folder, where, standby, endpoint, stop, as_json)
         return 0 if asyncio.run(serving) else stop.exit_code
 
 
@@ -104,7 +113,7 @@ def _settings(config_file: Path | None, overrides: list[str], run_dir: Path | No
 
 
 async def _serve(
-    config: RunConfig, folder: Path, where: str, standby: bool, host: str, port: int, stop: StopRequest, as_json: bool
+    config: RunConfig, folder: Path, where: str, standby: bool, endpoint: Endpoint, stop: StopRequest, as_json: bool
 ) -> bool:
     """Serve until the run is over (True) or somebody asks to stop (False)."""
     import asyncio
@@ -127,20 +136,20 @@ async def _serve(
     def look() -> tuple[Beat | None, int]:
         return read_beat(store.place), store.newest_number()
 
-    def on_waiting(url: str) -> None:
-        nonlocal port
-        port = urlsplit(url).port or port  # It is where it is found later, too.
-        _say_waiting(config, url, as_json)
+    def on_waiting(bound: Endpoint) -> None:
+        nonlocal endpoint
+        endpoint = bound  # It is where it is found later, too.
+        _say_waiting(config, bound.url, as_json)
 
     while True:
         with _storing(folder):
             require_run(store, config.run.name, run_config.digest(config))
             if not standby:
                 await refuse_leader(look, lease_s, asked)
-            elif not await stand_by(look, lease_s, asked, host, port, on_waiting):
+            elif not await stand_by(look, lease_s, asked, endpoint, on_waiting):
                 return False
         try:
-            return await _lead(config, folder, store, host, port, asked, as_json)
+            return await _lead(config, folder, store, endpoint, asked, as_json)
         except Deposed as deposed:
             if not standby:
                 raise
@@ -191,7 +200,7 @@ def _say_waiting(config: RunConfig, url: str, as_json: bool) -> None:
 
 
 async def _lead(
-    config: RunConfig, folder: Path, store: RunStore, host: str, port: int, asked: asyncio.Event, as_json: bool
+    config: RunConfig, folder: Path, store: RunStore, endpoint: Endpoint, asked: asyncio.Event, as_json: bool
 ) -> bool:
     """Take the run up, or begin it, and serve."""
     from unlockstep.cli.output import print_json
@@ -209,7 +218,7 @@ async def _lead(
         service = SyncerService(config, core, run_log, keeper=keeper, taken=taken)
         try:
             with _saving(store, keeper):
-                await service.serve(host, port, asked, on_listening)
+                await service.serve(endpoint, asked, on_listening)
         except Deposed:
             if not keeper.has_saved:
                 run_log.withdraw()
@@ -261,20 +270,11 @@ def _begin_or_resume(
     return core, stack.enter_context(log), keeper, taken
 
 
-def _require_allowed(host: str, insecure: bool) -> None:
-    if not insecure and not _is_loopback(host):
+def _require_allowed(endpoint: Endpoint, insecure: bool) -> None:
+    from unlockstep.net.names import is_loopback
+
+    if not insecure and not is_loopback(endpoint.host):
         raise UsageError(
-            f"--host is {host}, which others can reach, and connections are neither encrypted nor authorised; "
+            f"--listen is {endpoint}, which others can reach, and connections are neither encrypted nor authorised; "
             "listen on 127.0.0.1, or say --insecure if the network is trusted"
         )
-
-
-def _is_loopback(host: str) -> bool:
-    import ipaddress
-
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

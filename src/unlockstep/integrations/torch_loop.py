@@ -48,15 +48,13 @@ from unlockstep.learners.torch_store import TorchStore, check_optimizer
 from unlockstep.loop import LearnerLoop
 from unlockstep.net.learner_client import FLUSH_S_MAX, LearnerClient
 from unlockstep.net.observer_client import read_config
+from unlockstep.net.timeouts import leases_of
 
 if TYPE_CHECKING:
     from unlockstep.core.layout import Layout
 
 WAKE_S = 0.1
 """How often a learner that waits looks whether it was asked to stop."""
-
-GOODBYE_S_MAX = 60.0
-"""Longest wait, beyond one lease, for the end of a run whose last step this learner has taken."""
 
 _log = logging.getLogger(__name__)
 
@@ -246,7 +244,7 @@ class Learner:
             self.config.run.name,
             self.layout,
             self.config.codec,
-            silence_s=2 * self.config.durability.lease_s,
+            leases=leases_of(self.config),
             flush_s=self._leave_s,
         )
         self._loop = LearnerLoop.create(
@@ -370,11 +368,11 @@ class Learner:
     def _wait_for_step(self) -> None:
         """Until the next step may begin, or none will: all parameters may be taken anew, and there may be more data
         when somebody who holds some goes. At the run's end until what was handed over is merged."""
-        assert self._loop is not None
+        assert self._loop is not None and self._client is not None
         while self._loop.is_waiting and not self._stop_asked:
             self._loop.wait_until_may_step(WAKE_S)
         if not self._loop.may_step:
-            self._wait(GOODBYE_S_MAX + self.config.protocol.lease_s)
+            self._wait(self._client.timeouts.goodbye_s)
 
     def _say_what_was_recovered(self) -> None:
         assert self._loop is not None

@@ -237,7 +237,7 @@ class LocalRun:
     def _command(self, name: str) -> tuple[str, ...]:
         if name == SYNCER:
             config = ("--config", str(self._folder / "config.toml"))
-            listen = ("--host", "127.0.0.1", "--port", self._url.rpartition(":")[2] or "0")
+            listen = ("--listen", f"127.0.0.1:{self._url.rpartition(':')[2] or '0'}")
             return (*self._program, "syncer", *config, *listen, "--run-dir", str(self._folder), *self._tie())
         address = ("--syncer", self._url)
         if name == EVALUATOR:

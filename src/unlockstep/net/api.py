@@ -2,6 +2,8 @@
 
 ::
 
+    GET /v1                                            who answers: versions, runs, clock, role (``About``), JSON
+    GET /v1/probe?bytes=N   PUT /v1/probe              bytes without a meaning, to measure a link
     GET /v1/runs                                       names of the runs here, JSON
     GET /v1/runs/{run}                                 its state (core.status), JSON
     GET /v1/runs/{run}/config                          its configuration, TOML
@@ -36,18 +38,8 @@ CONTENT_DIGEST = "Content-Digest"
 
 BODY_TYPE = "application/octet-stream"
 
-CONNECT_S_MAX = 10.0
-"""To open a connection, and from a control connection to its ``Join``."""
-
-REPLY_S_MAX = 60.0
-"""Silence in the middle of a transfer after which its connection is given up."""
-
-SILENCE_S_MAX = 10.0
-"""Silence of a control connection after which its other end is asked for a sign of life; it has half as long to give
-one. So a syncer that is frozen, or a link that is dead, is noticed."""
-
-CLOSE_S_MAX = 2.0
-"""Given to a peer to answer a WebSocket's closing frame."""
+PORT_DEFAULT = 7077
+"""Where a syncer listens, and is looked for, if nothing else is said."""
 
 STREAM_BUFFER_BYTES = 1024 * 1024
 """What one connection may hold unread; larger than the library's default because bodies are."""
@@ -64,6 +56,15 @@ UPLOADS_PER_LEARNER_MAX = 8
 UPLOADS_REMEMBERED_MAX = 8192
 """Uploads whose answer is remembered, so that a repeat is answered the same."""
 
+PROBE_BYTES_MAX = 64 * 1024 * 1024
+"""Largest probe of a link."""
+
+PROBES_AT_ONCE_MAX = 16
+"""Probes under way, of all callers together."""
+
+PROBE_S_MAX = 30.0
+"""... each of which is cut off after so long: a probe has measured enough by then."""
+
 SEED_TAKEN = (200, 201)
 SEED_UNFIT = (400, 413)
 """What was sent cannot become version 0, however often it is sent."""
@@ -75,6 +76,8 @@ STATE_TAKEN = 201
 _NAME = f"[A-Za-z0-9][A-Za-z0-9_-]{{0,{LEARNER_NAME_LENGTH_MAX - 1}}}"
 _NUMBER = "[0-9]{1,18}"  # Fits 64 bits.
 
+ABOUT_ROUTE = "/v1"
+PROBE_ROUTE = "/v1/probe"
 RUNS_ROUTE = "/v1/runs"
 STATUS_ROUTE = "/v1/runs/{run}"
 CONFIG_ROUTE = STATUS_ROUTE + "/config"
@@ -87,6 +90,27 @@ STATE_ROUTE = STATUS_ROUTE + f"/states/{{ticket:{_NUMBER}}}"
 
 Index = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Count = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+class About(msgspec.Struct, frozen=True):
+    """Who answers at an address, told to whoever may ask anything."""
+
+    unlockstep: str
+    """Version of the package."""
+    protocol: int
+    """Version of the protocol (``core.ids.PROTOCOL_VERSION``)."""
+    now_ns: int
+    """The wall clock, nanoseconds since 1970."""
+    runs: tuple[str, ...]
+    """Names of the runs here."""
+    role: str
+    """What the caller may do."""
+
+
+class ProbeQuery(msgspec.Struct, frozen=True):
+    """How much a probe of the way down shall send."""
+
+    bytes: Annotated[int, msgspec.Meta(ge=0, le=PROBE_BYTES_MAX)]
 
 
 class SeedQuery(msgspec.Struct, frozen=True):
@@ -133,16 +157,17 @@ def base_urls(urls: str) -> tuple[str, ...]:
 
 
 def _base_url(url: str) -> str:
-    """Scheme, host and port; ``host:port`` will do."""
-    text = url if "//" in url else f"http://{url}"
+    """Scheme, host and port. ``host:port`` will do, and ``host`` where it is the default port."""
+    has_scheme = "//" in url
     try:
-        parts = urlsplit(text)
+        parts = urlsplit(url if has_scheme else f"http://{url}")
         complete = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         complete = False
     if not complete:
         raise UsageError(f"the syncer's address is {url!r}; write http://host:port, several with commas between them")
-    return f"{parts.scheme}://{parts.netloc}"
+    port = "" if has_scheme or parts.port is not None else f":{PORT_DEFAULT}"
+    return f"{parts.scheme}://{parts.netloc}{port}"
 
 
 def status_path(run: str) -> str:

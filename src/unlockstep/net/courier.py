@@ -18,14 +18,9 @@ from unlockstep.core.codec import Body, Codec, FragmentCodec, body_digest, fragm
 from unlockstep.core.errors import RemoteProtocolError
 from unlockstep.core.layout import Layout
 from unlockstep.core.messages import VersionNotice
-from unlockstep.net.api import (
-    CONNECT_S_MAX,
-    REPLY_S_MAX,
-    STREAM_BUFFER_BYTES,
-    WRITE_BYTES,
-    base_urls,
-    version_path,
-)
+from unlockstep.net.api import STREAM_BUFFER_BYTES, WRITE_BYTES, base_urls, version_path
+from unlockstep.net.link_meter import LinkMeter
+from unlockstep.net.timeouts import ProgressWatch, Timeouts
 
 NETWORK_ERRORS = (aiohttp.ClientError, OSError, TimeoutError)
 """What a peer that is away or misbehaves can raise at a client."""
@@ -34,18 +29,21 @@ DOWNLOADS_MAX = 2
 """Times one version is downloaded when what arrives is damaged."""
 
 
-async def read_body(stream: aiohttp.StreamReader, size: int) -> memoryview:
+async def read_body(stream: aiohttp.StreamReader, size: int, timeouts: Timeouts) -> memoryview:
     """Exactly ``size`` bytes, read into one buffer of that size.
 
     Raises:
         RemoteProtocolError: the stream ends early or goes on.
-        TimeoutError: nothing comes for ``REPLY_S_MAX``. aiohttp's own errors pass through.
+        TimeoutError: it has stalled. aiohttp's own errors pass through.
     """
     body = np.empty(size, np.uint8).data
     filled = 0
+    now_s = asyncio.get_running_loop().time
+    watch = ProgressWatch(timeouts, now_s())
     while True:
-        async with asyncio.timeout(REPLY_S_MAX):
+        async with asyncio.timeout_at(watch.until_s):
             piece = await stream.readany()
+        watch.moved(len(piece), now_s())
         if not piece:
             break
         if filled + len(piece) > size:
@@ -78,6 +76,11 @@ class Addresses:
     def __str__(self) -> str:
         return self._urls[self._index]
 
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._urls)
+
     def at(self, path: str) -> str:
         """A resource of the syncer that leads, as far as is known."""
         return self._urls[self._index] + path
@@ -87,11 +90,24 @@ class Addresses:
         self._index = (self._index + 1) % len(self._urls)
 
 
-def client_session() -> aiohttp.ClientSession:
-    """A session; as many connections as there are transfers."""
+def client_session(
+    timeouts: Timeouts, connect_s: float | None = None, answer_s: float | None = None
+) -> aiohttp.ClientSession:
+    """A session; as many connections as there are transfers.
+
+    Args:
+        timeouts: of the link.
+        connect_s: for one attempt to connect; None: as long as may be.
+        answer_s: for an answer to begin, or go on; None: as long as that to a body.
+    """
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0),
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S_MAX, sock_read=REPLY_S_MAX),
+        timeout=aiohttp.ClientTimeout(
+            total=None,
+            connect=connect_s or timeouts.connect_s_max,
+            sock_connect=connect_s or timeouts.connect_s_max,
+            sock_read=answer_s or timeouts.verdict_s,
+        ),
         read_bufsize=STREAM_BUFFER_BYTES,
     )
 
@@ -106,6 +122,7 @@ class VersionReader:
         layout: how its parameters are cut.
         codec: number format of its versions.
         executor: where bodies are hashed and decoded.
+        meter: of the link.
     """
 
     def __init__(
@@ -116,12 +133,14 @@ class VersionReader:
         layout: Layout,
         codec: Codec,
         executor: Executor,
+        meter: LinkMeter,
     ) -> None:
         self._session = session
         self._addresses = addresses
         self._run = run
         self._codecs = fragment_codecs(layout, codec)
         self._executor = executor
+        self._meter = meter
 
     async def read(self, notice: VersionNotice) -> Float32:
         """The values of a version, float32[n]. A body with another digest than announced is fetched once more.
@@ -151,7 +170,10 @@ class VersionReader:
                 )
             if response.content_length != size:
                 raise RemoteProtocolError(f"the body has {response.content_length} bytes, {size} are expected")
-            return await read_body(response.content, size)
+            began_s = asyncio.get_running_loop().time()
+            body = await read_body(response.content, size, self._meter.timeouts)
+            self._meter.moved("down", size, asyncio.get_running_loop().time() - began_s)
+            return body
 
 
 def _verified(codec: FragmentCodec, body: Body, notice: VersionNotice) -> Float32 | None:

@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 import aiohttp
@@ -35,7 +36,6 @@ from unlockstep.core.errors import RemoteProtocolError
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND, NEVER_NS
 from unlockstep.core.layout import Layout
 from unlockstep.core.messages import (
-    MESSAGE_BYTES_MAX,
     Connected,
     Disconnected,
     Fenced,
@@ -61,11 +61,11 @@ from unlockstep.core.outer_gradient import outer_gradient
 from unlockstep.learners.state_body import Donated, decode_state, encode_state
 from unlockstep.loop import Contribution
 from unlockstep.net import api
+from unlockstep.net.control import control_connection
 from unlockstep.net.courier import NETWORK_ERRORS, Addresses, VersionReader, client_session, pieces, read_body
-
-BACKOFF_S_MIN = 0.05
-BACKOFF_S_MAX = 1.0
-"""Pause before connecting again: doubled after every failure, of which a random half is taken off."""
+from unlockstep.net.link_meter import LinkMeter
+from unlockstep.net.sockets import round_trip_s
+from unlockstep.net.timeouts import DEFAULTS, Leases, Timeouts
 
 UPLOADS_AT_ONCE_MAX = 2
 FETCHES_AT_ONCE_MAX = 4
@@ -108,7 +108,7 @@ class LearnerClient:
         layout: how the model is cut.
         codec: number formats of the run's bodies.
         now_ns: the receiver's clock, monotonic nanoseconds.
-        silence_s: silence of the syncer after which it is asked for a sign of life, seconds.
+        leases: the settings that every deadline follows from.
         flush_s: given to what is queued or under way when the client is closed, seconds.
     """
 
@@ -119,12 +119,12 @@ class LearnerClient:
         layout: Layout,
         codec: CodecSection,
         now_ns: Callable[[], int] = time.monotonic_ns,
-        silence_s: float = api.SILENCE_S_MAX,
+        leases: Leases = DEFAULTS,
         flush_s: float = FLUSH_S_MAX,
     ) -> None:
         self._flush_s = flush_s
-        self._silence_s = silence_s
         self._addresses = Addresses(url)
+        leases = replace(leases, has_standby=self._addresses.count > 1)
         self._connected_to = ""
         self._run = run
         self._layout = layout
@@ -132,6 +132,7 @@ class LearnerClient:
         self._now_ns = now_ns
         self._uploads = fragment_codecs(layout, codec.upload)
         self._seeds = fragment_codecs(layout, codec.download)
+        self._meter = LinkMeter(leases, sum(each.body_size for each in self._seeds))
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop = self._runner.get_loop()
         self._thread = threading.Thread(target=self._run_thread, name="unlockstep-link", daemon=True)
@@ -158,6 +159,11 @@ class LearnerClient:
         """Of states, up and down: large, and nobody waits for them at the end."""
         self._waking_ns = NEVER_NS
         self._deadline_moved = asyncio.Event()
+
+    @property
+    def timeouts(self) -> Timeouts:
+        """Every deadline of this link, as of what is known of it now."""
+        return self._meter.timeouts
 
     # ------------------------------------------------------------------------------------------- from any thread
 
@@ -237,9 +243,15 @@ class LearnerClient:
                 self._receiver.deliver(HostFailed(f"the link to the syncer has failed: {self._failure}"))
 
     async def _main(self) -> None:
-        async with client_session() as self._session, asyncio.TaskGroup() as self._tasks:
+        async with client_session(self.timeouts) as self._session, asyncio.TaskGroup() as self._tasks:
             self._reader = VersionReader(
-                self._session, self._addresses, self._run, self._layout, self._codec.download, self._workers
+                self._session,
+                self._addresses,
+                self._run,
+                self._layout,
+                self._codec.download,
+                self._workers,
+                self._meter,
             )
             steady = [
                 self._tasks.create_task(self._stay_connected()),
@@ -277,16 +289,13 @@ class LearnerClient:
     # ------------------------------------------------------------------------------------------- control connection
 
     async def _stay_connected(self) -> None:
-        pause_s = BACKOFF_S_MIN
+        failures = pauses = 0
         while True:
             began_s = self._loop.time()
             try:
-                async with self._session.ws_connect(
-                    self._addresses.at(api.control_path(self._run)),
-                    timeout=aiohttp.ClientWSTimeout(ws_close=api.CLOSE_S_MAX),
-                    max_msg_size=MESSAGE_BYTES_MAX,
-                    heartbeat=self._silence_s,
-                ) as socket:
+                url = self._addresses.at(api.control_path(self._run))
+                async with control_connection(url, self._meter, failures) as socket:
+                    failures = 0
                     self._leave_others()
                     if await self._converse(socket):
                         return
@@ -294,13 +303,14 @@ class LearnerClient:
             except (*NETWORK_ERRORS, RemoteProtocolError) as error:
                 _log.warning("no connection to the syncer at %s: %s; trying again", self._addresses, error)
             self._addresses.next()
-            if self._loop.time() - began_s > BACKOFF_S_MAX:
-                pause_s = BACKOFF_S_MIN
+            failures += 1
+            has_lasted = self._loop.time() - began_s > self.timeouts.backoff_s_max
+            pauses = 1 if has_lasted else pauses + 1
             if self._retry_s:
                 _log.warning("the syncer has shut this learner out; it may join anew in %.3g s", self._retry_s)
+            pause_s = self.timeouts.backoff_s_after(pauses)
             await asyncio.sleep(max(self._retry_s, pause_s * random.uniform(0.5, 1.0)))
             self._retry_s = 0.0
-            pause_s = min(2 * pause_s, BACKOFF_S_MAX)
 
     def _leave_others(self) -> None:
         """Another syncer leads: what is under way to the one before, which may be frozen, is given up."""
@@ -357,6 +367,9 @@ class LearnerClient:
                 await self._outbox_filled.wait()
                 while self._outbox:
                     await socket.send_bytes(self._outbox.popleft())
+                raw = socket.get_extra_info("socket")
+                if raw is not None:
+                    self._meter.answered(round_trip_s(raw))
                 self._outbox_filled.clear()
                 self._outbox_empty.set()
 
@@ -450,7 +463,7 @@ class LearnerClient:
             async with self._session.get(url) as response:
                 if response.status != 200 or response.content_length != action.size_bytes:
                     raise RemoteProtocolError(f"it is not to be had as announced: status {response.status}")
-                body = await read_body(response.content, action.size_bytes)
+                body = await read_body(response.content, action.size_bytes, self.timeouts)
             donated = await self._in_worker(_decode_state, body, action.digest, self._layout)
         except (*NETWORK_ERRORS, RemoteProtocolError) as error:
             _log.warning("the state of another learner was not fetched: %s", error)
@@ -472,7 +485,7 @@ class LearnerClient:
         status, sentence = 0, ""
         for attempt in range(UPLOAD_ATTEMPTS_MAX):
             if attempt:
-                await asyncio.sleep(BACKOFF_S_MIN * 4**attempt * random.uniform(0.5, 1.0))
+                await asyncio.sleep(self.timeouts.backoff_s_min * 4**attempt * random.uniform(0.5, 1.0))
             try:
                 url = self._addresses.at(path)
                 async with self._session.put(url, params=params, headers=headers, data=pieces(body)) as response:

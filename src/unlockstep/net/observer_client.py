@@ -10,19 +10,22 @@ import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Self, TypeVar
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
 
+from unlockstep import __version__
 from unlockstep.core.chunks import Float32
 from unlockstep.core.codec import Codec
 from unlockstep.core.errors import RemoteProtocolError, UsageError
+from unlockstep.core.ids import PROTOCOL_VERSION
 from unlockstep.core.layout import Layout
 from unlockstep.core.messages import (
-    MESSAGE_BYTES_MAX,
     Evaluation,
     SyncerMessage,
     VersionNotice,
@@ -31,12 +34,19 @@ from unlockstep.core.messages import (
 )
 from unlockstep.core.status import Status
 from unlockstep.net import api
+from unlockstep.net.control import control_connection
 from unlockstep.net.courier import NETWORK_ERRORS, Addresses, VersionReader, client_session
+from unlockstep.net.link_meter import LinkMeter
+from unlockstep.net.names import advice
+from unlockstep.net.timeouts import DEFAULTS, Leases, derive
 
 REPLY_BYTES_MAX = 64 * 1024 * 1024
 """Largest status or configuration to read."""
 
 Parsed = TypeVar("Parsed")
+
+_TIMEOUTS = derive()
+"""Of whoever asks before it knows the settings of a run."""
 
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -45,19 +55,40 @@ def read_config(url: str, run: str | None = None) -> str:
     """The configuration of a run as TOML; ``run`` may be left out where a syncer has only one.
 
     Raises:
-        UsageError: no syncer answers at ``url``, or it has no such run.
+        UsageError: no syncer answers at ``url``, it speaks another version of the protocol, or it has no such run.
     """
-    return _read(url, api.config_path(run or find_run(url))).decode()
+    only = _meet(url)  # Before its settings are read: those of another version may have other names.
+    return _read(url, api.config_path(run or only)).decode()
 
 
 def read_status(url: str, run: str | None = None) -> Status:
     """The state of a run. Raises as ``read_config`` does."""
-    return _parse(_read(url, api.status_path(run or find_run(url))), Status, url)
+    return _parse(_read(url, api.status_path(run or _meet(url))), Status, url)
 
 
-def find_run(url: str) -> str:
-    """The name of the run a syncer has. Raises as ``read_config`` does."""
-    return _parse(_read(url, api.RUNS_ROUTE), tuple[str], url)[0]
+def read_about(url: str) -> api.About:
+    """Who answers at an address.
+
+    Raises:
+        UsageError: nobody, or no syncer.
+    """
+    return _parse(_read(url, api.ABOUT_ROUTE), api.About, url)
+
+
+def require_same_protocol(about: api.About, where: str) -> None:
+    """Raises UsageError if a syncer and this process would not understand each other."""
+    if about.protocol != PROTOCOL_VERSION:
+        raise UsageError(
+            f"the syncer at {where} is unlockstep {about.unlockstep} and speaks protocol {about.protocol}, this is "
+            f"unlockstep {__version__} and speaks {PROTOCOL_VERSION}; install the same version on both"
+        )
+
+
+def _meet(url: str) -> str:
+    """The name of the run that a syncer has, if it speaks our protocol."""
+    about = read_about(url)
+    require_same_protocol(about, url)
+    return about.runs[0]
 
 
 class Observer:
@@ -69,50 +100,49 @@ class Observer:
         name: of the observer; letters, digits, ``_`` and ``-``.
         layout: how the model is cut.
         codec: number format of the run's versions.
+        leases: the settings that every deadline follows from.
 
     Raises:
         UsageError: on entering, if there is no such run to observe.
     """
 
-    def __init__(self, url: str, run: str, name: str, layout: Layout, codec: Codec) -> None:
+    def __init__(self, url: str, run: str, name: str, layout: Layout, codec: Codec, leases: Leases = DEFAULTS) -> None:
         self.name = name
         self._addresses = Addresses(url)
-        self._address_count = len(api.base_urls(url))
+        self._meter = LinkMeter(replace(leases, has_standby=self._addresses.count > 1))
         self._run = run
         self._layout = layout
         self._codec = codec
         self._worker = ThreadPoolExecutor(1, "unlockstep-observer")
 
     async def __aenter__(self) -> Self:
-        self._session = client_session()
-        for attempt in range(self._address_count):
-            try:
-                self._socket = await self._session.ws_connect(
-                    self._addresses.at(api.control_path(self._run)),
-                    params={"observer": self.name},
-                    timeout=aiohttp.ClientWSTimeout(ws_close=api.CLOSE_S_MAX),
-                    max_msg_size=MESSAGE_BYTES_MAX,
-                    heartbeat=api.SILENCE_S_MAX,
-                )
-                break
-            except NETWORK_ERRORS as error:
-                if attempt < self._address_count - 1:
-                    self._addresses.next()
-                    continue
-                await self._session.close()
-                raise UsageError(
-                    f"run {self._run!r} cannot be observed at {self._addresses} ({error}); check the address and the "
-                    "run's name"
-                ) from None
-        self._reader = VersionReader(self._session, self._addresses, self._run, self._layout, self._codec, self._worker)
+        async with AsyncExitStack() as open_until_left:
+            open_until_left.callback(self._worker.shutdown, wait=True, cancel_futures=True)
+            session = await open_until_left.enter_async_context(client_session(self._meter.timeouts))
+            for attempt in range(self._addresses.count):
+                url = self._addresses.at(api.control_path(self._run))
+                connection = control_connection(url, self._meter, attempt, {"observer": self.name})
+                try:
+                    self._socket = await open_until_left.enter_async_context(connection)
+                    break
+                except NETWORK_ERRORS as error:
+                    if attempt < self._addresses.count - 1:
+                        self._addresses.next()
+                        continue
+                    raise UsageError(
+                        f"run {self._run!r} cannot be observed at {self._addresses} ({error}); check the address and "
+                        "the run's name"
+                    ) from None
+            self._reader = VersionReader(
+                session, self._addresses, self._run, self._layout, self._codec, self._worker, self._meter
+            )
+            self._open = open_until_left.pop_all()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._socket.close()
-        await self._session.close()
-        self._worker.shutdown(wait=True, cancel_futures=True)
+        await self._open.aclose()
 
     async def messages(self) -> AsyncIterator[SyncerMessage]:
         """``Published`` for the newest version of every fragment, then whatever is announced, until the syncer goes."""
@@ -146,7 +176,7 @@ def _read(url: str, path: str) -> bytes:
 
 def _read_from(base: str, path: str) -> bytes:
     try:
-        with _opener.open(base + path, timeout=api.CONNECT_S_MAX) as response:
+        with _opener.open(base + path, timeout=_TIMEOUTS.reply_s) as response:
             body: bytes = response.read(REPLY_BYTES_MAX)
             return body
     except urllib.error.HTTPError as error:
@@ -156,6 +186,7 @@ def _read_from(base: str, path: str) -> bytes:
         reason = getattr(error, "reason", error)
         raise UsageError(
             f"no syncer answers at {base} ({reason}); check the address and that the syncer is running"
+            f"{advice(urlsplit(base).hostname or '')}"
         ) from None
 
 

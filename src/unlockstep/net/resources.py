@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING, TypeVar
 
 import aiohttp
@@ -15,9 +16,9 @@ import msgspec
 from aiohttp import WSCloseCode, WSMsgType, web
 from aiohttp.typedefs import Handler
 
-from unlockstep import config
+from unlockstep import __version__, config
 from unlockstep.core.errors import LocalProtocolError, RemoteProtocolError
-from unlockstep.core.ids import is_learner_name
+from unlockstep.core.ids import PROTOCOL_VERSION, is_learner_name
 from unlockstep.core.messages import (
     MESSAGE_BYTES_MAX,
     ContributionArrived,
@@ -32,6 +33,7 @@ from unlockstep.net import api, metrics
 from unlockstep.net.connection import Connection
 from unlockstep.net.courier import pieces, read_body
 from unlockstep.net.page import PAGE
+from unlockstep.net.probe import Probes
 from unlockstep.storehouse import NO_PAYLOAD, Inspection, Storehouse
 
 if TYPE_CHECKING:
@@ -52,13 +54,16 @@ class Refusal(Exception):
 
 def application(service: SyncerService) -> web.Application:
     """Every resource of ``api``, for one run."""
-    resources = _Resources(service)
+    resources, probes = _Resources(service), Probes(service.timeouts)
     app = web.Application(middlewares=[_sentences])
     app.add_routes(
         [
             web.get("/", resources.page),
             web.get("/healthz", resources.health),
             web.get("/metrics", resources.metrics),
+            web.get(api.ABOUT_ROUTE, resources.about),
+            web.get(api.PROBE_ROUTE, probes.get),
+            web.put(api.PROBE_ROUTE, probes.put),
             web.get(api.RUNS_ROUTE, resources.runs),
             web.get(api.STATUS_ROUTE, resources.status),
             web.get(api.CONFIG_ROUTE, resources.config),
@@ -110,6 +115,10 @@ class _Resources:
         text = metrics.prometheus(service.status(), service.bytes_in, service.bytes_out)
         return web.Response(body=text.encode(), headers={"Content-Type": metrics.CONTENT_TYPE})
 
+    async def about(self, request: web.Request) -> web.Response:
+        runs = (self._service.config.run.name,)
+        return _json(api.About(__version__, PROTOCOL_VERSION, time.time_ns(), runs, role="admin"))
+
     async def runs(self, request: web.Request) -> web.Response:
         return _json([self._service.config.run.name])
 
@@ -128,7 +137,10 @@ class _Resources:
         observer = request.query.get("observer")
         if observer is not None and not is_learner_name(observer):
             raise Refusal(400, "observer must be a name of letters, digits, '_' and '-'")
-        socket = web.WebSocketResponse(max_msg_size=MESSAGE_BYTES_MAX, compress=False, timeout=api.CLOSE_S_MAX)
+        timeouts = self._service.timeouts
+        socket = web.WebSocketResponse(
+            max_msg_size=MESSAGE_BYTES_MAX, compress=False, timeout=timeouts.close_s, heartbeat=timeouts.silence_s
+        )
         if not socket.can_prepare(request):
             raise Refusal(400, "this is a WebSocket: ask for an upgrade")
         await socket.prepare(request)
@@ -150,11 +162,14 @@ class _Resources:
             self._service.observe(connection)
             hear = self._service.hear_observer
         else:
-            join = await _first_message(socket)
+            join = await _first_message(socket, self._service.timeouts.reply_s)
             connection.name = join.learner
             self._service.join(connection, join)
             hear = self._service.hear
         async for frame in socket:
+            if frame.type is WSMsgType.ERROR and isinstance(frame.data, TimeoutError):
+                _log.info("%s gives no sign of life; its connection is given up", connection.name)
+                return
             if frame.type is not WSMsgType.BINARY:
                 raise RemoteProtocolError("a message is a binary frame")
             hear(connection, decode_learner_message(frame.data))
@@ -328,7 +343,7 @@ class _Resources:
         with self._service.upload_place(learner) as free:
             if not free:
                 raise Refusal(429, f"learner {learner} has too many uploads under way; wait for one")
-            body = await read_body(request.content, size)
+            body = await read_body(request.content, size, self._service.timeouts)
         self._service.bytes_in += size
         return body
 
@@ -344,11 +359,11 @@ class _Resources:
         return self._service.storehouse
 
 
-async def _first_message(socket: web.WebSocketResponse) -> Join:
+async def _first_message(socket: web.WebSocketResponse, reply_s: float) -> Join:
     try:
-        frame = await socket.receive(timeout=api.CONNECT_S_MAX)
+        frame = await socket.receive(timeout=reply_s)
     except TimeoutError:
-        raise RemoteProtocolError(f"no Join came within {api.CONNECT_S_MAX:g} s") from None
+        raise RemoteProtocolError(f"no Join came within {reply_s:g} s") from None
     if frame.type is not WSMsgType.BINARY:
         raise RemoteProtocolError("the first message of a learner is Join, in a binary frame")
     message = decode_learner_message(frame.data)

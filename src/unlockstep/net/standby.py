@@ -15,7 +15,9 @@ from aiohttp import web
 
 from unlockstep.core.errors import UsageError
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
-from unlockstep.net.syncer_service import first_of, listen
+from unlockstep.net.listening import Endpoint, listen
+from unlockstep.net.syncer_service import first_of
+from unlockstep.net.timeouts import derive
 from unlockstep.store.leadership import Beat, LeaderWatch, is_gone
 
 LOOKS_PER_LEASE = 8
@@ -58,12 +60,15 @@ async def refuse_leader(look: Look, lease_s: float, stop: asyncio.Event) -> None
 
 
 async def stand_by(
-    look: Look, lease_s: float, stop: asyncio.Event, host: str, port: int, on_listening: Callable[[str], None]
+    look: Look, lease_s: float, stop: asyncio.Event, endpoint: Endpoint, on_listening: Callable[[Endpoint], None]
 ) -> bool:
-    """The same, while whoever asks at this address is told where the leader is, with status 503.
+    """The same, while whoever asks at this endpoint is told where the leader is, with status 503.
+
+    Args:
+        on_listening: told the endpoint with the port it has got.
 
     Raises:
-        UsageError: the address cannot be listened on.
+        UsageError: the endpoint cannot be listened on.
     """
     wait = _Wait(look, lease_s)
     app = web.Application()
@@ -71,7 +76,7 @@ async def stand_by(
     runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
     await runner.setup()
     try:
-        on_listening(await listen(runner, host, port))
+        on_listening(await listen(runner, endpoint, derive()))
         return await wait.over(stop)
     finally:
         await runner.cleanup()

@@ -16,7 +16,8 @@ from tempfile import TemporaryDirectory
 import aiohttp
 
 from unlockstep.core.errors import RemoteProtocolError
-from unlockstep.net.api import REPLY_S_MAX, STREAM_BUFFER_BYTES
+from unlockstep.net.api import STREAM_BUFFER_BYTES
+from unlockstep.net.timeouts import ProgressWatch, Timeouts
 
 Moved = Callable[[], None]
 """A piece has passed. Raises what ends the transfer."""
@@ -32,9 +33,14 @@ class StateFile:
 
 
 class StateFiles:
-    """By ticket. They are in the folder for temporary files (``TMPDIR``), and gone with the process."""
+    """By ticket. They are in the folder for temporary files (``TMPDIR``), and gone with the process.
 
-    def __init__(self) -> None:
+    Args:
+        timeouts: when a transfer has stalled.
+    """
+
+    def __init__(self, timeouts: Timeouts) -> None:
+        self._timeouts = timeouts
         self._folder: TemporaryDirectory[str] | None = None
         self._files: dict[int, StateFile] = {}
         self._coming: set[int] = set()
@@ -62,7 +68,7 @@ class StateFiles:
 
         Raises:
             RemoteProtocolError: it is longer or shorter, is not what ``digest`` says, or is coming already.
-            TimeoutError: nothing comes for ``REPLY_S_MAX``. aiohttp's own errors pass through, as does OSError of a
+            TimeoutError: it has stalled. aiohttp's own errors pass through, as does OSError of a
                 disk that is full.
         """
         if ticket in self._coming or ticket in self._files:
@@ -83,10 +89,13 @@ class StateFiles:
 
     async def _write(self, path: Path, stream: aiohttp.StreamReader, size: int, moved: Moved) -> str:
         hashed, filled = hashlib.sha256(), 0
+        now_s = asyncio.get_running_loop().time
+        watch = ProgressWatch(self._timeouts, now_s())
         with path.open("wb") as file:
             while True:
-                async with asyncio.timeout(REPLY_S_MAX):
+                async with asyncio.timeout_at(watch.until_s):
                     piece = await stream.readany()
+                watch.moved(len(piece), now_s())
                 if not piece:
                     break
                 filled += len(piece)

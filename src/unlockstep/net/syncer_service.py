@@ -9,7 +9,6 @@ decide anything about the run (the core) nor how requests look (``resources``).
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import time
 from collections import Counter, OrderedDict
@@ -34,7 +33,7 @@ from unlockstep.core.actions import (
     SendTo,
     SyncerAction,
 )
-from unlockstep.core.errors import RemoteProtocolError, UsageError
+from unlockstep.core.errors import RemoteProtocolError
 from unlockstep.core.events import (
     Event,
     JoinWasRefused,
@@ -75,8 +74,10 @@ from unlockstep.core.syncer import SyncerCore
 from unlockstep.keeper import Keeper, Snapshot, Taken
 from unlockstep.net.api import STREAM_BUFFER_BYTES, UPLOADS_PER_LEARNER_MAX, UPLOADS_REMEMBERED_MAX
 from unlockstep.net.connection import Connection
+from unlockstep.net.listening import Endpoint, listen
 from unlockstep.net.resources import application
 from unlockstep.net.state_files import StateFiles
+from unlockstep.net.timeouts import derive, leases_of
 from unlockstep.promises import Promises
 from unlockstep.runlog import RunLogWriter
 from unlockstep.store.fragment_files import Damaged
@@ -86,10 +87,8 @@ STOP_S_MAX = 2.0
 """From the order to stop until the run is ended without its last rounds."""
 
 LINGER_S_MAX = 60.0
-"""From the end of the run until observers (evaluators at work on the last version) are cut off."""
-
-RETURN_S_MAX = 10.0
-"""From the end of a run that was resumed until observers which have not come back are waited for no longer."""
+"""At the end of the run, observers (evaluators at work on the last version) are cut off once they have fetched nothing
+for so long."""
 
 FLUSH_S_MAX = 1.0
 """Given to connections to take their last messages."""
@@ -146,7 +145,9 @@ class SyncerService:
         """Set when the run has ended, or cannot go on."""
         self.answers: OrderedDict[str, tuple[int, str]] = OrderedDict()
         """Uploads that have reached the core, by all that was said of them, and what their sender was answered."""
-        self.states = StateFiles()
+        self.timeouts = derive(leases_of(config))
+        """Of the syncer's end of every link."""
+        self.states = StateFiles(self.timeouts)
         self._states_moved_ns: dict[int, int] = {}
         """By ticket, when the core was last told that a state is on its way."""
         self._core = core
@@ -194,26 +195,25 @@ class SyncerService:
 
     async def serve(
         self,
-        host: str,
-        port: int,
+        endpoint: Endpoint,
         stop: asyncio.Event,
         on_listening: Callable[[str], None] = lambda url: None,
     ) -> bool:
         """Serve until the run has ended or ``stop`` is set.
 
         Args:
-            host, port: where to listen; port 0 takes a free one.
+            endpoint: where to listen.
             stop: set it to end the run in order, in at most ``STOP_S_MAX`` plus ``FLUSH_S_MAX``.
-            on_listening: told the URL once connections are accepted.
+            on_listening: told the URL that others are told, once connections are accepted.
 
         Returns:
             Whether the run came to its end.
 
         Raises:
-            UsageError: the address cannot be listened on.
+            UsageError: the endpoint cannot be listened on.
             Exception: a bug, or numbers that cannot be published; the run cannot go on.
         """
-        async with self.listening(host, port) as url:
+        async with self.listening(endpoint) as url:
             on_listening(url)
             await first_of(self.over, stop)
             if not self.over.is_set():
@@ -221,15 +221,23 @@ class SyncerService:
                 await first_of(self.over, timeout_s=STOP_S_MAX)
             elif self._failure is None:
                 if self._expects_observer:
-                    await first_of(self._observed, stop, timeout_s=RETURN_S_MAX)
-                await first_of(self._unobserved, stop, timeout_s=LINGER_S_MAX)
+                    await first_of(self._observed, stop, timeout_s=self.timeouts.return_s)
+                await self._linger(stop)
         if self._failure is not None:
             raise self._failure
         return self.over.is_set()
 
+    async def _linger(self, stop: asyncio.Event) -> None:
+        """Until no observer is there, or those that are have fetched nothing for long."""
+        fetched = -1
+        while not (self._unobserved.is_set() or stop.is_set() or fetched == self.bytes_out):
+            fetched = self.bytes_out
+            await first_of(self._unobserved, stop, timeout_s=LINGER_S_MAX)
+
     @asynccontextmanager
-    async def listening(self, host: str, port: int) -> AsyncIterator[str]:
-        """Accept connections at the URL given, until the block ends; then say goodbye and release everything."""
+    async def listening(self, endpoint: Endpoint) -> AsyncIterator[str]:
+        """Accept connections, until the block ends; then say goodbye and release everything. Gives the URL that others
+        are told."""
         runner = web.AppRunner(
             application(self),
             access_log=None,
@@ -241,7 +249,7 @@ class SyncerService:
         await runner.setup()
         tasks = [asyncio.create_task(work) for work in (self._carry_out_commits(), self._save_what_is_promised())]
         try:
-            url = await listen(runner, host, port)
+            url = (await listen(runner, endpoint, self.timeouts)).url
             self._promises.need(Save())  # The first record: from here on it is this life that leads.
             self._follow()
             tasks.append(asyncio.create_task(self._show_signs_of_life(url)))
@@ -627,21 +635,3 @@ async def first_of(*events: asyncio.Event, timeout_s: float | None = None) -> No
     finally:
         for wait in waits:
             wait.cancel()
-
-
-async def listen(runner: web.AppRunner, host: str, port: int) -> str:
-    """Listen at an address; returns the URL. Raises UsageError if that cannot be."""
-    try:
-        await web.TCPSite(runner, host, port).start()
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise UsageError(
-                f"{host}:{port} is in use by another process; stop that one or choose another port (0 takes a free one)"
-            ) from None
-        raise UsageError(
-            f"{host}:{port} cannot be listened on ({error.strerror or error}); choose an address of this machine"
-        ) from None
-    except OverflowError:
-        raise UsageError(f"port is {port}; choose one from 0 to 65535") from None
-    bound = runner.addresses[0][1]
-    return f"http://{f'[{host}]' if ':' in host else host}:{bound}"

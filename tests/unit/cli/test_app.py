@@ -14,10 +14,10 @@ from unlockstep.cli import app, exits
 from unlockstep.core.errors import LocalProtocolError, RemoteProtocolError, UsageError
 
 FLAGS = {
-    "syncer": "--config --set --host --port --run-dir --store --standby --no-standby --insecure --no-insecure "
+    "syncer": "--config --set --listen --advertise --run-dir --store --standby --no-standby --insecure --no-insecure "
     "--parent-pid --json --help",
     "learner": "--syncer --name --shard --shards --slowdown --checkpoint --notice-s --run --parent-pid --json --help",
-    "evaluator": "--syncer --out --name --run --give-up-s --parent-pid --json --help",
+    "evaluator": "--syncer --out --name --run --parent-pid --json --help",
     "status": "--run --json --help",
     "report": "--check --json --help",
 }
@@ -123,7 +123,7 @@ def test_a_bad_setting_is_refused_before_anything_is_made(
     override: str, said: str, sentence: Callable[..., str], tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    assert said in sentence("syncer", "--set", override, "--port", "0", "--run-dir", str(folder))
+    assert said in sentence("syncer", "--set", override, "--listen", "127.0.0.1:0", "--run-dir", str(folder))
     assert not folder.exists()
 
 
@@ -136,7 +136,7 @@ def test_a_configuration_file_that_is_not_there_is_named(sentence: Callable[...,
 def test_a_port_in_use_leaves_nothing_behind(sentence: Callable[..., str], tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        said = sentence("syncer", "--port", port, "--run-dir", str(tmp_path / "runs" / "a"))
+        said = sentence("syncer", "--listen", f"127.0.0.1:{port}", "--run-dir", str(tmp_path / "runs" / "a"))
     assert f"127.0.0.1:{port} is in use by another process; stop that one or choose another port" in said
     assert list(tmp_path.iterdir()) == []
 
@@ -144,14 +144,14 @@ def test_a_port_in_use_leaves_nothing_behind(sentence: Callable[..., str], tmp_p
 def test_a_run_folder_that_cannot_be_made_is_named(sentence: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     folder = tmp_path / "file" / "run"
-    said = sentence("syncer", "--port", "0", "--run-dir", str(folder))
+    said = sentence("syncer", "--listen", "127.0.0.1:0", "--run-dir", str(folder))
     assert f"run folder {folder} cannot be written" in said and "--run-dir" in said
     assert (tmp_path / "file").read_text() == "in the way"
 
 
 def test_a_run_folder_with_a_run_in_it_is_left_alone(sentence: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "run.jsonl").write_text("precious")
-    arguments = ("--set", "run.seed=3", "--port", "0", "--run-dir", str(tmp_path))
+    arguments = ("--set", "run.seed=3", "--listen", "127.0.0.1:0", "--run-dir", str(tmp_path))
     assert f"run folder {tmp_path} already holds a run" in sentence("syncer", *arguments)
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("run.jsonl", "precious")]
 
@@ -161,7 +161,7 @@ def test_a_store_that_cannot_be_written_is_named_and_nothing_stays(
 ) -> None:
     store = tmp_path / "store"
     store.symlink_to(tmp_path / "gone" / "away")
-    code = app.run(["syncer", "--port", "0", "--run-dir", str(tmp_path / "run"), "--store", str(store)])
+    code = app.run(["syncer", "--listen", "127.0.0.1:0", "--run-dir", str(tmp_path / "run"), "--store", str(store)])
     said = capsys.readouterr().err
     assert code == exits.USAGE and "Traceback" not in said
     assert f"{store / 'records'} cannot be written (No such file or directory); choose with --store" in said
@@ -170,12 +170,14 @@ def test_a_store_that_cannot_be_written_is_named_and_nothing_stays(
 
 def test_an_empty_store_is_refused(sentence: Callable[..., str], tmp_path: Path) -> None:
     """As from a variable that is not set: the folder one happens to be in is no place to save a run."""
-    assert "--store is empty" in sentence("syncer", "--port", "0", "--run-dir", str(tmp_path), "--store", "")
+    assert "--store is empty" in sentence(
+        "syncer", "--listen", "127.0.0.1:0", "--run-dir", str(tmp_path), "--store", ""
+    )
 
 
 def test_a_folder_without_the_settings_of_its_run_is_refused(sentence: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "run.jsonl").write_text("precious")
-    assert "holds a run but no config.toml" in sentence("syncer", "--port", "0", "--run-dir", str(tmp_path))
+    assert "holds a run but no config.toml" in sentence("syncer", "--listen", "127.0.0.1:0", "--run-dir", str(tmp_path))
 
 
 @pytest.mark.parametrize("folder", ["nothing", "."])
@@ -183,14 +185,14 @@ def test_a_standby_without_settings_is_refused_at_once(
     folder: str, sentence: Callable[..., str], tmp_path: Path
 ) -> None:
     """It would otherwise find out, when the leader has died, that its own are not those of the run."""
-    said = sentence("syncer", "--standby", "--port", "0", "--run-dir", str(tmp_path / folder))
+    said = sentence("syncer", "--standby", "--listen", "127.0.0.1:0", "--run-dir", str(tmp_path / folder))
     assert "whose settings a standby could take: start its syncer first, or give the settings with --config" in said
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", "example.org"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "[::]", "example.org"])
 def test_listening_beyond_this_machine_has_to_be_asked_for(host: str, sentence: Callable[..., str]) -> None:
-    assert f"--host is {host}, which others can reach" in sentence("syncer", "--host", host)
+    assert f"--listen is {host}:7077, which others can reach" in sentence("syncer", "--listen", host)
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_everybody_is_told_what_it_needs(stage: Stage) -> None:
     finish_when_ready(stage, "learner-0", "learner-1", "evaluator")
     assert stage.run(slowdown=[1, 2.5]) == Outcome(Ending.FINISHED, "the run has finished")
     tie, address = f"--parent-pid {os.getpid()}", "--syncer http://127.0.0.1:4711"
-    folder, listen = stage.folder, "--host 127.0.0.1 --port 0"
+    folder, listen = stage.folder, "--listen 127.0.0.1:0"
     assert stage.started("syncer") == [f"--config {folder}/config.toml {listen} --run-dir {folder} {tie}"]
     files = [f"--checkpoint {folder}/learners/learner-{index}.safetensors" for index in range(2)]
     assert stage.started("learner-0") == [f"{address} --name learner-0 --shard 0 --shards 2 {files[0]} {tie}"]
@@ -230,7 +230,7 @@ def test_a_syncer_that_is_killed_is_started_again_where_it_was(stage: Stage) -> 
     stage.finish_when("the syncer is back")
     assert stage.run().ending is Ending.FINISHED
     first, second = stage.started("syncer")
-    assert second == first.replace("--port 0", "--port 4711")
+    assert second == first.replace("127.0.0.1:0", "127.0.0.1:4711")
     assert [len(stage.started(name)) for name in everybody] == [1, 1, 1]
     assert stage.notes[1:] == [
         "the syncer was killed (SIGKILL); started again in 0.01 s",

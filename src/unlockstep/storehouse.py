@@ -105,10 +105,10 @@ class Storehouse:
         return self._norms.bound(fragment, c_steps)
 
     def inspect(
-        self, fragment: int, body: Body, digest: str, c_steps: int, c_tokens: int, norm_bound: float
+        self, fragment: int, body: Body, digest: str | None, c_steps: int, c_tokens: int, norm_bound: float
     ) -> Inspection:
-        """Whether an upload may be merged: digest, then form, then numbers."""
-        if body_digest(body) != digest:
+        """Whether an upload may be merged: digest (None: it has been compared), then form, then numbers."""
+        if digest is not None and body_digest(body) != digest:
             return Inspection(RefusalReason.DIGEST_MISMATCH, "the body does not have the digest it was sent with")
         try:
             delta = self._uploads[fragment].decode(body, self._executor)
@@ -145,10 +145,8 @@ class Storehouse:
         """Bytes of the body of version 0."""
         return self._seeds[fragment].body_size
 
-    def check_seed(self, fragment: int, body: Body, digest: str) -> Float32:
+    def check_seed(self, fragment: int, body: Body) -> Float32:
         """The values of an uploaded version 0. Raises RemoteProtocolError if it is not what it should be."""
-        if body_digest(body) != digest:
-            raise RemoteProtocolError("the body does not have the digest it was sent with")
         values = self._seeds[fragment].decode(body)
         if not np.isfinite(values).all():
             raise RemoteProtocolError(f"version 0 of fragment {fragment} holds a value that is not finite")

@@ -18,6 +18,7 @@ from enum import Enum
 
 from unlockstep.core.errors import LocalProtocolError
 from unlockstep.core.ids import NEVER_NS
+from unlockstep.core.messages import Transferring
 from unlockstep.core.options import ProtocolOptions
 from unlockstep.core.saved import SavedMember
 from unlockstep.core.window import MovingAverage
@@ -260,6 +261,12 @@ class Membership:
         if member is None or member.incarnation != incarnation or not member.is_present:
             return None
         return member
+
+    def hear_transfer(self, sign: Transferring, now_ns: int) -> None:
+        """Bytes of this start of a learner are passing: it is alive. One that does not count stays gone."""
+        member = self.current(sign.learner, sign.incarnation)
+        if member is not None:
+            member.heard_ns = now_ns
 
     def join(self, learner: str, now_ns: int) -> Member:
         """A new process of a learner that holds no lease at present."""

@@ -365,6 +365,14 @@ class ContributionArrived(_Message, frozen=True):
     samples: int = 0
 
 
+class Transferring(_Message, frozen=True):
+    """Syncer host: bytes of a body are coming from this start of a learner, or going to it. It is alive, even if its
+    messages are held up."""
+
+    learner: str
+    incarnation: int
+
+
 class Committed(_Message, frozen=True):
     """Syncer host: the commit asked for is computed and durable."""
 
@@ -512,6 +520,7 @@ SyncerInput = (
     LearnerMessage
     | SeedArrived
     | ContributionArrived
+    | Transferring
     | Committed
     | Recorded
     | WentBack

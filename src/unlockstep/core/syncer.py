@@ -88,6 +88,7 @@ from unlockstep.core.messages import (
     StateWanted,
     Stop,
     SyncerInput,
+    Transferring,
     VersionNotice,
     Welcome,
     WentBack,
@@ -138,8 +139,7 @@ class SyncerCore:
         self._tokens_max = tokens_max
         self._state = RunState.EMPTY
         self._members = Membership(options)
-        self._ledger = Ledger(options.fragments)
-        self._tally = Tally()
+        self._ledger, self._tally = Ledger(options.fragments), Tally()
         self._outbox = Outbox()
         self._rounds = Rounds(options, self._members, self._ledger, self._tally, self._outbox)
         self._leasing = Leasing(dealing, self._outbox)
@@ -162,6 +162,7 @@ class SyncerCore:
             Evaluation: self._on_evaluation,
             SeedArrived: self._on_seed,
             ContributionArrived: self._on_contribution,
+            Transferring: self._members.hear_transfer,
             Committed: self._on_committed,
             StateWanted: self._on_state_wanted,
             StateDeclined: self._on_state_declined,
@@ -671,12 +672,11 @@ class SyncerCore:
         self._outbox.log(RunFinishing(now_ns, self._members.clock, reason))
 
     def _on_end_run(self, end: EndRun, now_ns: int) -> None:
+        self.is_stopped |= self._state in (RunState.EMPTY, RunState.SEEDING, RunState.RUNNING)
         if self._state is RunState.RUNNING:
-            self.is_stopped = True
             self._finish(end.reason, now_ns)
             self._proceed(now_ns)
         elif self._state in (RunState.EMPTY, RunState.SEEDING):
-            self.is_stopped = True
             self._end(now_ns)
 
     def _end(self, now_ns: int) -> None:

@@ -9,22 +9,30 @@
     GET /v1/runs/{run}/config                          its configuration, TOML
     GET /v1/runs/{run}/control                         WebSocket, one binary frame a message; a learner's first is
                                                        Join, an observer (?observer=NAME) need say nothing
-    GET /v1/runs/{run}/fragments/{p}/versions/{v}      one immutable body
+    GET /v1/runs/{run}/fragments/{p}/versions/{v}      one immutable body, or a range of it
+    GET /v1/runs/{run}/fragments/{p}/versions/{v}/digests   of its chunks, to find the one that was damaged, JSON
     PUT /v1/runs/{run}/fragments/{p}/versions/0        version 0, from the learner asked to seed
     PUT /v1/runs/{run}/rounds/{r}/contributions/{learner}.{incarnation}
                                                        an outer gradient; a repeat changes nothing
     PUT /v1/runs/{run}/states/{ticket}                 what a learner trains with, from one asked for it
     GET /v1/runs/{run}/states/{ticket}                 the same, for the learner it is for; gone once that has it
+    GET /v1/runs/{run}/states/{ticket}/digests         of its chunks, if it came in chunks, JSON
     GET /metrics   /healthz   /                        Prometheus text; "ok"; the live page
 
-Every refusal is JSON, ``{"error": sentence}``. Decides spelling and limits; what a request does is ``resources``' and
-the core's business.
+A body may be sent whole, with ``Content-Digest``, or in chunks, each a ``PUT`` of its own to the same address: with
+``Content-Range``, with ``Content-Digest`` of the chunk, and with ``Chunks-Digest`` of the whole, which says how long
+chunks are. Chunks may come in any order, side by side, and again. The answer to one that leaves something to be sent is
+202 and says what: ``{"upload": ..., "missing": [[start, stop], ...]}``. The last one is answered like a whole body.
+
+Every refusal is JSON, ``{"error": sentence}``; if it has ``missing`` too, the upload goes on with that. Decides
+spelling and limits; what a request does is ``resources``', ``bodies``' and the core's business.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import re
 from typing import Annotated
 from urllib.parse import quote, urlsplit
 
@@ -32,9 +40,13 @@ import msgspec
 
 from unlockstep.core.errors import RemoteProtocolError, UsageError
 from unlockstep.core.ids import LEARNER_NAME_LENGTH_MAX
+from unlockstep.net.ranges import BodyDigest
 
 CONTENT_DIGEST = "Content-Digest"
 """RFC 9530: ``sha-256=:<base64>:`` over the body as it travels."""
+
+CHUNKS_DIGEST = "Chunks-Digest"
+"""``sha-256=:<base64>:;chunk=<bytes>`` over the digests of all chunks (``ranges.BodyDigest``)."""
 
 BODY_TYPE = "application/octet-stream"
 
@@ -52,6 +64,24 @@ OUTBOX_MESSAGES_MAX = 1024
 
 UPLOADS_PER_LEARNER_MAX = 8
 """Uploads one learner may have under way at once; each holds a buffer of its fragment's size."""
+
+CHUNK_BYTES = 8 * 1024 * 1024
+"""Piece of a body that has a hash of its own, and is sent again if it is damaged. Larger bodies travel in chunks."""
+
+CHUNKS_MAX = 2**17
+"""Chunks of one body: 2**40 bytes in chunks of ``CHUNK_BYTES``."""
+
+GAPS_TOLD_MAX = 64
+"""Gaps of an upload that one answer names; of more, the first."""
+
+UPLOADS_BYTES_MAX = 2**36
+"""Memory that all uploads under way may come to hold; one is always let in."""
+
+UPLOAD_IDLE_S_MAX = 120.0
+"""Without a byte, after which what has arrived of an upload is forgotten."""
+
+HOLD_S_MAX = 60.0
+"""After the last byte of it was read, how long a version that is retained no more stays readable."""
 
 UPLOADS_REMEMBERED_MAX = 8192
 """Uploads whose answer is remembered, so that a repeat is answered the same."""
@@ -83,10 +113,12 @@ STATUS_ROUTE = "/v1/runs/{run}"
 CONFIG_ROUTE = STATUS_ROUTE + "/config"
 CONTROL_ROUTE = STATUS_ROUTE + "/control"
 VERSION_ROUTE = STATUS_ROUTE + f"/fragments/{{fragment:{_NUMBER}}}/versions/{{version:{_NUMBER}}}"
+VERSION_DIGESTS_ROUTE = VERSION_ROUTE + "/digests"
 CONTRIBUTION_ROUTE = (
     STATUS_ROUTE + f"/rounds/{{round:{_NUMBER}}}/contributions/{{learner:{_NAME}}}.{{incarnation:{_NUMBER}}}"
 )
 STATE_ROUTE = STATUS_ROUTE + f"/states/{{ticket:{_NUMBER}}}"
+STATE_DIGESTS_ROUTE = STATE_ROUTE + "/digests"
 
 Index = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Count = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -147,6 +179,31 @@ class CountsQuery(msgspec.Struct, frozen=True):
     samples: Count = 0
 
 
+class ReaderQuery(msgspec.Struct, frozen=True):
+    """Who downloads: bytes that pass are a sign of its life. Who is no learner leaves this out."""
+
+    learner: str = ""
+    incarnation: Index = 0
+
+
+class ChunkAnswer(msgspec.Struct, frozen=True):
+    """What is said of a chunk, of a whole body, or of anything that is refused. Absent fields are empty."""
+
+    error: str = ""
+    outcome: str = ""
+    upload: str = ""
+    """Names the buffer that the chunks are in. Another name: what had arrived before is lost."""
+    missing: tuple[tuple[int, int], ...] = ()
+    """Bytes from, and up to, that have not arrived."""
+
+
+class ChunkDigests(msgspec.Struct, frozen=True):
+    """Digests of the chunks of a body, in hex, in order."""
+
+    chunk_bytes: Annotated[int, msgspec.Meta(ge=1)]
+    digests: tuple[str, ...]
+
+
 def base_urls(urls: str) -> tuple[str, ...]:
     """Where a run's syncer may be: one address, or several with commas between them (a leader and its standbys).
 
@@ -186,6 +243,11 @@ def version_path(run: str, fragment: int, version: int) -> str:
     return f"{status_path(run)}/fragments/{fragment}/versions/{version}"
 
 
+def digests_path(path: str) -> str:
+    """Where the digests of the chunks of a body are, given where it is itself."""
+    return f"{path}/digests"
+
+
 def state_path(run: str, ticket: int) -> str:
     return f"{status_path(run)}/states/{ticket}"
 
@@ -199,12 +261,35 @@ def content_digest(digest: str) -> str:
     return f"sha-256=:{base64.b64encode(bytes.fromhex(digest)).decode()}:"
 
 
+def digest_fields(digest: BodyDigest) -> dict[str, str]:
+    """The header field that says what a body is known by."""
+    if not digest.chunk_bytes:
+        return {CONTENT_DIGEST: content_digest(digest.hex)}
+    return {CHUNKS_DIGEST: f"{content_digest(digest.hex)};chunk={digest.chunk_bytes}"}
+
+
+def parse_chunks_digest(field: str) -> BodyDigest:
+    """What a body that comes in chunks is known by.
+
+    Raises:
+        RemoteProtocolError: there is no such field, or it is not written like that.
+    """
+    digest, _, chunk = field.partition(";chunk=")
+    if re.fullmatch("[1-9][0-9]{0,17}", chunk) is None:
+        raise RemoteProtocolError(f"{CHUNKS_DIGEST} must be sha-256=:<32 bytes in base64>:;chunk=<bytes of a chunk>")
+    return BodyDigest(_sha256(digest, CHUNKS_DIGEST), int(chunk))
+
+
 def parse_content_digest(field: str) -> str:
     """The SHA-256, in hex, of a ``Content-Digest`` field; other algorithms in it are passed over.
 
     Raises:
         RemoteProtocolError: there is none, or it is not 32 bytes of base64.
     """
+    return _sha256(field, CONTENT_DIGEST)
+
+
+def _sha256(field: str, name: str) -> str:
     for member in field.split(","):
         algorithm, _, value = member.strip().partition("=")
         if algorithm == "sha-256" and len(value) > 2 and value.startswith(":") and value.endswith(":"):
@@ -214,4 +299,4 @@ def parse_content_digest(field: str) -> str:
                 break
             if len(digest) == 32:
                 return digest.hex()
-    raise RemoteProtocolError(f"{CONTENT_DIGEST} must be sha-256=:<32 bytes in base64>:")
+    raise RemoteProtocolError(f"{name} must be sha-256=:<32 bytes in base64>:")

@@ -1,26 +1,44 @@
 """States of learners on their way to others, as the syncer keeps them: in files, not in memory, and never looked into.
 
-Decides how a body becomes a file and is read again, and that nothing is left of it. Does not decide whose state is
-taken, by whom, or how long it is kept (``core.donation``).
+Decides where a body is written and read again, and that nothing is left of it. Does not decide whose state is taken, by
+whom, or how long it is kept (``core.donation``), nor how much of it has arrived (``uploads``).
 """
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-from collections.abc import AsyncIterator, Callable
+import itertools
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import aiohttp
+from unlockstep.net.ranges import BodyDigest
 
-from unlockstep.core.errors import RemoteProtocolError
-from unlockstep.net.api import STREAM_BUFFER_BYTES
-from unlockstep.net.timeouts import ProgressWatch, Timeouts
 
-Moved = Callable[[], None]
-"""A piece has passed. Raises what ends the transfer."""
+class FileSink:
+    """A body in a file, as it arrives."""
+
+    memory_bytes = 0
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+
+    def write(self, offset: int, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(self._file, view, offset)
+            view, offset = view[written:], offset + written
+
+    def close(self) -> None:
+        """All of it is here."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+
+    def discard(self) -> None:
+        self.close()
+        self.path.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,29 +46,37 @@ class StateFile:
     """One that is here whole."""
 
     path: Path
-    digest: str
+    digest: BodyDigest
+    chunk_digests: tuple[bytes, ...]
+    """Of its chunks; none if it came in one piece."""
     size_bytes: int
 
 
 class StateFiles:
-    """By ticket. They are in the folder for temporary files (``TMPDIR``), and gone with the process.
+    """By ticket. They are in the folder for temporary files (``TMPDIR``), and gone with the process."""
 
-    Args:
-        timeouts: when a transfer has stalled.
-    """
-
-    def __init__(self, timeouts: Timeouts) -> None:
-        self._timeouts = timeouts
+    def __init__(self) -> None:
         self._folder: TemporaryDirectory[str] | None = None
         self._files: dict[int, StateFile] = {}
-        self._coming: set[int] = set()
+        self._numbers = itertools.count()
 
     def find(self, ticket: int) -> StateFile | None:
         """The file, if it is here whole."""
         return self._files.get(ticket)
 
+    def sink(self) -> FileSink:
+        """Where another one is to be written."""
+        if self._folder is None:
+            self._folder = TemporaryDirectory(prefix="unlockstep-states-")
+        return FileSink(Path(self._folder.name) / str(next(self._numbers)))
+
+    def keep(self, ticket: int, file: StateFile) -> None:
+        """It is here whole."""
+        self.forget(ticket)
+        self._files[ticket] = file
+
     def forget(self, ticket: int) -> None:
-        """It is not needed. Who is reading it reads on."""
+        """The file is not needed. Who has it open reads on."""
         found = self._files.pop(ticket, None)
         if found is not None:
             found.path.unlink(missing_ok=True)
@@ -60,66 +86,3 @@ class StateFiles:
         self._files.clear()
         if self._folder is not None:
             self._folder.cleanup()
-
-    async def receive(
-        self, ticket: int, stream: aiohttp.StreamReader, size: int, digest: str, moved: Moved
-    ) -> StateFile:
-        """Write a body of exactly ``size`` bytes, piece by piece.
-
-        Raises:
-            RemoteProtocolError: it is longer or shorter, is not what ``digest`` says, or is coming already.
-            TimeoutError: it has stalled. aiohttp's own errors pass through, as does OSError of a
-                disk that is full.
-        """
-        if ticket in self._coming or ticket in self._files:
-            raise RemoteProtocolError("this state is coming, or here, already")
-        self._coming.add(ticket)
-        path = self._path(ticket)
-        try:
-            found = await self._write(path, stream, size, moved)
-            if found != digest:
-                raise RemoteProtocolError("the state that came is not the one that was sent: its digest is another")
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
-        finally:
-            self._coming.discard(ticket)
-        kept = self._files[ticket] = StateFile(path, digest, size)
-        return kept
-
-    async def _write(self, path: Path, stream: aiohttp.StreamReader, size: int, moved: Moved) -> str:
-        hashed, filled = hashlib.sha256(), 0
-        now_s = asyncio.get_running_loop().time
-        watch = ProgressWatch(self._timeouts, now_s())
-        with path.open("wb") as file:
-            while True:
-                async with asyncio.timeout_at(watch.until_s):
-                    piece = await stream.readany()
-                watch.moved(len(piece), now_s())
-                if not piece:
-                    break
-                filled += len(piece)
-                if filled > size:
-                    raise RemoteProtocolError(f"the state is longer than the {size} bytes announced")
-                await asyncio.to_thread(_put, file.write, hashed.update, piece)
-                moved()
-        if filled < size:
-            raise RemoteProtocolError(f"the state ended after {filled} of {size} bytes")
-        return hashed.hexdigest()
-
-    async def pieces(self, file: StateFile, moved: Moved) -> AsyncIterator[bytes]:
-        """What is in it, to be sent."""
-        with file.path.open("rb") as opened:
-            while piece := await asyncio.to_thread(opened.read, STREAM_BUFFER_BYTES):
-                yield piece
-                moved()
-
-    def _path(self, ticket: int) -> Path:
-        if self._folder is None:
-            self._folder = TemporaryDirectory(prefix="unlockstep-states-")
-        return Path(self._folder.name) / str(ticket)
-
-
-def _put(write: Callable[[bytes], int], update: Callable[[bytes], None], piece: bytes) -> None:
-    write(piece)
-    update(piece)

@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
 import msgspec
@@ -34,20 +34,8 @@ from unlockstep.core.actions import (
     SyncerAction,
 )
 from unlockstep.core.errors import RemoteProtocolError
-from unlockstep.core.events import (
-    Event,
-    JoinWasRefused,
-    LearnerAway,
-    LearnerDeparted,
-    LearnerJoined,
-    LossSpiked,
-    RolledBack,
-    RunFinishing,
-    RunSeeded,
-    StateHandedOver,
-    StateNotHandedOver,
-)
-from unlockstep.core.ids import NANOSECONDS_PER_SECOND, NEVER_NS, seconds
+from unlockstep.core.events import LearnerDeparted
+from unlockstep.core.ids import NANOSECONDS_PER_SECOND, NEVER_NS
 from unlockstep.core.messages import (
     Committed,
     ContributionArrived,
@@ -64,6 +52,7 @@ from unlockstep.core.messages import (
     Stop,
     SyncerInput,
     SyncerMessage,
+    Transferring,
     VersionNotice,
     Welcome,
     WentBack,
@@ -72,12 +61,15 @@ from unlockstep.core.messages import (
 from unlockstep.core.status import Status
 from unlockstep.core.syncer import SyncerCore
 from unlockstep.keeper import Keeper, Snapshot, Taken
-from unlockstep.net.api import STREAM_BUFFER_BYTES, UPLOADS_PER_LEARNER_MAX, UPLOADS_REMEMBERED_MAX
+from unlockstep.net.api import STREAM_BUFFER_BYTES, UPLOADS_REMEMBERED_MAX, state_path
 from unlockstep.net.connection import Connection
+from unlockstep.net.holds import Holds
 from unlockstep.net.listening import Endpoint, listen
+from unlockstep.net.news import told
 from unlockstep.net.resources import application
 from unlockstep.net.state_files import StateFiles
 from unlockstep.net.timeouts import derive, leases_of
+from unlockstep.net.uploads import Uploads
 from unlockstep.promises import Promises
 from unlockstep.runlog import RunLogWriter
 from unlockstep.store.fragment_files import Damaged
@@ -94,7 +86,10 @@ FLUSH_S_MAX = 1.0
 """Given to connections to take their last messages."""
 
 SIGNS_PER_LEASE = 4
-"""How often the core hears that a state is on its way."""
+"""How often the core hears that a state is on its way, or that bytes of a learner are passing."""
+
+SWEEP_S = 5.0
+"""Between two looks at what may be forgotten."""
 
 BEATS_PER_LEASE = 3
 """Signs of life that a leading syncer leaves for others who might take over."""
@@ -147,7 +142,11 @@ class SyncerService:
         """Uploads that have reached the core, by all that was said of them, and what their sender was answered."""
         self.timeouts = derive(leases_of(config))
         """Of the syncer's end of every link."""
-        self.states = StateFiles(self.timeouts)
+        self.states = StateFiles()
+        self.uploads, self.holds = Uploads(), Holds()
+        self.hashers = ThreadPoolExecutor(2, "unlockstep-hash")
+        self._moved_ns: dict[tuple[str, int], int] = {}
+        """By learner and incarnation, when the core was last told that bytes of it are passing."""
         self._states_moved_ns: dict[int, int] = {}
         """By ticket, when the core was last told that a state is on its way."""
         self._core = core
@@ -162,7 +161,6 @@ class SyncerService:
         self._known: set[str] = set()
         self._seeder: tuple[str, int] | None = None
         self._joining: Connection | None = None
-        self._uploading: Counter[str] = Counter()
         self._timer: asyncio.TimerHandle | None = None
         self._deadline_ns = NEVER_NS
         self._commits: asyncio.Queue[Commit | GoBack] = asyncio.Queue()
@@ -247,7 +245,8 @@ class SyncerService:
             read_bufsize=STREAM_BUFFER_BYTES,
         )
         await runner.setup()
-        tasks = [asyncio.create_task(work) for work in (self._carry_out_commits(), self._save_what_is_promised())]
+        works = (self._carry_out_commits(), self._save_what_is_promised(), self._forget_what_is_idle())
+        tasks = [asyncio.create_task(work) for work in works]
         try:
             url = (await listen(runner, endpoint, self.timeouts)).url
             self._promises.need(Save())  # The first record: from here on it is this life that leads.
@@ -265,7 +264,7 @@ class SyncerService:
             await runner.cleanup()
             if self._timer is not None:
                 self._timer.cancel()
-            for executor in (self._inspectors, self._committer, self._saver, self._lent):
+            for executor in (self.hashers, self._inspectors, self._committer, self._saver, self._lent):
                 if executor is not None:
                     executor.shutdown(wait=True, cancel_futures=True)
             self.states.close()
@@ -319,7 +318,10 @@ class SyncerService:
         events = self._core.take_events()
         self._run_log.write(events)
         for event in events:
-            if not self.over.is_set() and (line := _told(event)) is not None:
+            if isinstance(event, LearnerDeparted):
+                self.uploads.depart(event.learner, event.incarnation)
+                self._moved_ns.pop((event.learner, event.incarnation), None)
+            if not self.over.is_set() and (line := told(event)) is not None:
                 _log.info("%s", line)
         self._run_log.flush()
         for action in self._core.take_actions():
@@ -353,6 +355,7 @@ class SyncerService:
                 self._storehouse().release(payload)
             case ForgetState(ticket):
                 self.states.forget(ticket)
+                self.uploads.forget_path(state_path(self.config.run.name, ticket))
                 self._states_moved_ns.pop(ticket, None)
             case RunEnded():
                 self._promises.send(self.over.set)
@@ -436,6 +439,13 @@ class SyncerService:
                 await asyncio.sleep(self.config.durability.lease_s / BEATS_PER_LEASE)
         except Exception as error:
             self._fail(error)
+
+    async def _forget_what_is_idle(self) -> None:
+        """Uploads that nobody goes on with, versions that nobody reads any more."""
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            self.uploads.expire(self.now_ns)
+            self.holds.expire(self.now_ns)
 
     def _fail(self, error: Exception) -> None:
         """The run cannot go on: what the core or the numbers hold can no longer be trusted."""
@@ -552,10 +562,10 @@ class SyncerService:
         """Whether this start of a learner has been asked for its state under this ticket, which is still wanted."""
         return self._core.donations.is_expected(ticket, learner, incarnation)
 
-    def watch_state(self, ticket: int, learner: str, incarnation: int) -> Callable[[], None]:
+    def watch_state(self, ticket: int, learner: str, incarnation: int) -> Callable[[int], None]:
         """To be called with every piece of a state that comes in; raises RemoteProtocolError if it is not wanted."""
 
-        def moved() -> None:
+        def moved(count: int) -> None:
             if not self.is_donor(ticket, learner, incarnation):
                 raise RemoteProtocolError(f"the state of {learner}.{incarnation} is not wanted under this ticket")
             self.state_moves(ticket)
@@ -571,19 +581,24 @@ class SyncerService:
             self._states_moved_ns[ticket] = self.now_ns
             self.receive(StateComing(ticket))
 
-    @contextmanager
-    def upload_place(self, learner: str) -> Iterator[bool]:
-        """Whether this learner may upload one more body; if so the place is taken while the block runs."""
-        free = self._uploading[learner] < UPLOADS_PER_LEARNER_MAX
-        self._uploading[learner] += free
-        try:
-            yield free
-        finally:
-            self._uploading[learner] -= free
+    def learner_moves(self, learner: str, incarnation: int) -> None:
+        """Bytes of a body have come from this start of a learner, or gone to it; the core hears of it now and then."""
+        key, now_ns = (learner, incarnation), self.now_ns
+        if now_ns - self._moved_ns.get(key, -NEVER_NS) < self.config.protocol.lease_ns // SIGNS_PER_LEASE:
+            return
+        if key in self._learners or key in self._moved_ns or self.knows(learner):
+            self._moved_ns[key] = now_ns
+            self.receive(Transferring(learner, incarnation))
 
     async def in_worker(self, work: Callable[..., Result], *arguments: object) -> Result:
         """The result of ``work``, computed off the event loop's thread."""
         return await asyncio.get_running_loop().run_in_executor(self._inspectors, work, *arguments)
+
+    def remember(self, upload: str, answer: tuple[int, str]) -> None:
+        """Whoever sends this once more is answered the same."""
+        self.answers[upload] = answer
+        while len(self.answers) > UPLOADS_REMEMBERED_MAX:
+            self.answers.popitem(last=False)
 
     def take_contribution(self, upload: str, made: ContributionArrived, inspection: Inspection) -> tuple[int, str]:
         """Hand an inspected upload to the core, once; returns HTTP status and sentence for its sender."""
@@ -591,40 +606,9 @@ class SyncerService:
             return self.answers[upload]
         payload = self._storehouse().hold(made.fragment, inspection)
         answer = (202, "") if inspection.defect is None else (422, inspection.sentence)
-        self.answers[upload] = answer
-        while len(self.answers) > UPLOADS_REMEMBERED_MAX:
-            self.answers.popitem(last=False)
+        self.remember(upload, answer)
         self.receive(msgspec.structs.replace(made, norm=inspection.norm, defect=inspection.defect, payload=payload))
         return answer
-
-
-def _told(event: Event) -> str | None:
-    """What a person who watches the syncer wants to read, in one line; None for the many events that are no news."""
-    match event:
-        case LearnerJoined():
-            return f"{event.learner}.{event.incarnation} has {'come back' if event.resumed else 'joined'}"
-        case JoinWasRefused():
-            return f"{event.learner} may not join: {event.detail}"
-        case LearnerAway():
-            return f"{event.learner}.{event.incarnation} has lost its connection"
-        case LearnerDeparted():
-            pause = f", for {seconds(event.pause_ns)}" if event.pause_ns else ""
-            return f"{event.learner}.{event.incarnation} is gone: {event.reason.value.replace('_', ' ')}{pause}"
-        case LossSpiked():
-            then = f"going back to record {event.record}" if event.record else "there is no record to go back to"
-            return f"the validation loss is {event.loss:.4g} after {event.level:.4g}: {then}"
-        case RolledBack():
-            return f"all parameters are those of record {event.record} again"
-        case StateHandedOver():
-            return f"{event.learner}.{event.incarnation} has the state of {event.donor} ({event.size_bytes} bytes)"
-        case StateNotHandedOver():
-            what = f"does not get the state of {event.donor}" if event.donor else "gets no learner's state"
-            return f"{event.learner}.{event.incarnation} {what}: {event.reason}"
-        case RunSeeded():
-            return f"the parameters of {event.learner} are version 0"
-        case RunFinishing():
-            return f"the end is reached: {event.reason}"
-    return None
 
 
 async def first_of(*events: asyncio.Event, timeout_s: float | None = None) -> None:

@@ -227,6 +227,10 @@ class ProgressWatch:
         if self._moved - self._mark.moved >= self._bytes:
             self._mark = _Mark(now_s, self._moved)
 
+    def excuse(self, duration_s: float) -> None:
+        """For so long it could not move, by our own doing."""
+        self._mark = _Mark(self._mark.at_s + duration_s, self._mark.moved)
+
     def has_stalled(self, now_s: float) -> bool:
         """Whether it is to be given up."""
         return now_s >= self.until_s

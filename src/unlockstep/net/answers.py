@@ -1,0 +1,63 @@
+"""How the syncer answers a request: JSON, and one sentence for everything that is refused.
+
+Decides the form. What is refused, and with which status, is decided where it is found out.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TypeVar
+
+import aiohttp
+import msgspec
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from unlockstep.core.errors import RemoteProtocolError
+
+Query = TypeVar("Query")
+
+_log = logging.getLogger(__name__)
+
+
+class Refusal(Exception):
+    """Answered as it stands."""
+
+    def __init__(self, status: int, sentence: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.headers = headers
+
+
+@web.middleware
+async def sentences(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn every refusal, ours or the library's, into JSON."""
+    try:
+        return await handler(request)
+    except Refusal as refusal:
+        return json({"error": str(refusal)}, refusal.status, refusal.headers)
+    except web.HTTPException as refusal:
+        return json({"error": f"{request.method} {request.path}: {refusal.reason}"}, refusal.status)
+    except RemoteProtocolError as error:
+        return json({"error": str(error)}, 400)
+    except TimeoutError:
+        return json({"error": "the body stopped coming"}, 408)
+    except (aiohttp.ClientError, ConnectionError, aiohttp.http_exceptions.HttpProcessingError) as error:
+        return json({"error": f"the body could not be read: {error}"}, 400)
+    except Exception:
+        _log.exception("%s %s failed", request.method, request.path)
+        return json({"error": "the syncer has failed; see its log"}, 500)
+
+
+def json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    """An answer that holds this."""
+    body = msgspec.json.encode(value)
+    return web.Response(body=body, status=status, content_type="application/json", headers=headers)
+
+
+def parse_query(request: web.Request, kind: type[Query]) -> Query:
+    """What the address says behind the question mark. Raises Refusal if it is not of this kind."""
+    try:
+        return msgspec.convert(dict(request.query), kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise Refusal(400, f"the query is not valid: {error}") from None

@@ -1,0 +1,222 @@
+"""One kept-alive HTTP/1.1 connection of the bulk client: blocking, made for bodies of megabytes.
+
+::
+
+    begin(method, target, fields)   the head goes out
+    send(view)                      bytes of a body, straight from where they are
+    reply()                         the head of the answer
+    read(view)                      bytes of its body, straight to where they belong
+    text()                          or all of it, if it is small
+
+Decides socket options, and that silence ends a connection. Does not decide what is asked, nor whether it is asked again
+(``bulk``). One thread uses it at a time; ``cut`` may be called by any.
+"""
+
+from __future__ import annotations
+
+import http.client
+import select
+import socket
+import ssl
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from unlockstep.core.errors import RemoteProtocolError
+from unlockstep.net.sockets import watch_over
+from unlockstep.net.timeouts import Timeouts
+
+TEXT_BYTES_MAX = 16 * 1024 * 1024
+"""Largest answer that is no body of a fragment or state: digests of 2**17 chunks."""
+
+_NOT_SENT_BYTES = 512 * 1024
+"""What the system takes of a body before it is on the wire: so what has been sent is known, and queues stay short."""
+
+_BULK = 0x08
+"""``IP_TOS`` of throughput: who shares a queue with small messages lets them pass."""
+
+
+class Security(Protocol):
+    """What a client shows and checks (``security.ClientSecurity``)."""
+
+    def context(self) -> ssl.SSLContext: ...
+
+    def headers(self, url: str) -> dict[str, str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a syncer is."""
+
+    host: str
+    port: int
+    is_tls: bool
+
+    @classmethod
+    def of(cls, url: str) -> Address:
+        """Of an address as ``api.base_urls`` gives it."""
+        parts = urlsplit(url)
+        is_tls = parts.scheme == "https"
+        return cls(parts.hostname or "", parts.port or (443 if is_tls else 80), is_tls)
+
+    @property
+    def authority(self) -> str:
+        """The field ``Host``."""
+        return f"{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+
+class Channel:
+    """A connection that is open, or was.
+
+    Args:
+        address: where to.
+        fields: header fields of every request.
+        timeouts: what silence is too long.
+    """
+
+    def __init__(self, address: Address, fields: dict[str, str], timeouts: Timeouts) -> None:
+        self._address = address
+        self._fields = {"Host": address.authority, **fields}
+        self._timeouts = timeouts
+        self._socket: socket.socket | None = None
+        self._response: http.client.HTTPResponse | None = None
+        self._left = 0
+        self._is_cut = False
+        self.is_fresh = True
+        """It has carried no request yet. One that has may have been closed meanwhile by the other end."""
+        self._is_broken_off = False
+        self._is_read = False
+
+    def open(self, context: ssl.SSLContext | None) -> None:
+        """Connect. Raises OSError."""
+        host, port = self._address.host, self._address.port
+        failure: OSError = OSError(f"{host} has no address")
+        for family, kind, protocol, _, where in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            connection = socket.socket(family, kind, protocol)
+            try:
+                self._socket = connection
+                if self._is_cut:
+                    raise ConnectionAbortedError("cancelled")
+                connection.settimeout(self._timeouts.connect_s)
+                connection.connect(where)
+                watch_over(connection, self._timeouts)
+                _lower(connection, family)
+                if context is not None:
+                    self._socket = context.wrap_socket(connection, server_hostname=host)
+                    if self._is_cut:  # Between the two sockets.
+                        raise ConnectionAbortedError("cancelled")
+                return
+            except OSError as error:
+                failure = error
+                connection.close()
+                if self._is_cut:
+                    break
+        raise failure
+
+    def cut(self) -> None:
+        """End it, from whichever thread: whoever is in the middle of something gets an OSError."""
+        self._is_cut = True
+        if self._socket is not None:
+            with suppress(OSError, ValueError):
+                # Not the method of an SSLSocket, which another thread may be using.
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Done with it."""
+        if self._response is not None and self._response.fp is not None:
+            self._response.fp.close()
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.close()
+
+    @property
+    def is_reusable(self) -> bool:
+        """The last request was sent, and its answer read, to the end: another one may follow."""
+        return self._is_read and not self._is_broken_off and not self._is_cut
+
+    # ------------------------------------------------------------------------------------------- asking
+
+    def begin(self, method: str, target: str, fields: dict[str, str]) -> None:
+        """Send the head of a request. Raises OSError."""
+        said = (f"{name}: {value}" for name, value in (self._fields | fields).items())
+        lines = (f"{method} {target} HTTP/1.1", *said, "", "")
+        self._is_read = False
+        sock = self._open_socket
+        sock.settimeout(self._timeouts.stall_s)
+        sock.sendall("\r\n".join(lines).encode("latin-1"))
+
+    def send(self, view: memoryview) -> int:
+        """Send what of ``view`` can be sent; returns how much that was. Raises OSError."""
+        return self._open_socket.send(view)
+
+    def break_off(self) -> None:
+        """The rest of the request is not sent."""
+        self._is_broken_off = True
+
+    def is_answered(self) -> bool:
+        """Whether there is an answer before the request is complete: it will not change any more."""
+        if isinstance(self._socket, ssl.SSLSocket):  # What can be read may be none.
+            return False
+        return bool(select.select([self._open_socket], [], [], 0)[0])
+
+    # ------------------------------------------------------------------------------------------- being answered
+
+    def reply(self, method: str) -> http.client.HTTPResponse:
+        """The head of the answer. Raises OSError, also if it is no HTTP."""
+        sock = self._open_socket
+        sock.settimeout(self._timeouts.verdict_s)
+        self._response = response = http.client.HTTPResponse(sock, method=method)
+        try:
+            response.begin()
+        except (http.client.HTTPException, ValueError) as error:
+            raise ConnectionResetError(f"the answer is no HTTP: {error or type(error).__name__}") from None
+        sock.settimeout(self._timeouts.stall_s)
+        self._left = response.length or 0
+        self._end_if_read(response)
+        return response
+
+    def read(self, view: memoryview) -> int:
+        """Read what has come of the body, at least a byte, into ``view``; returns how much that was. Raises OSError."""
+        response = self._response
+        assert response is not None, "there is no answer to read"
+        count = response.fp.readinto1(view[: self._left])
+        if not count:
+            raise ConnectionResetError(f"the body ended {self._left} bytes early")
+        self._left -= count
+        self._end_if_read(response)
+        return count
+
+    def text(self) -> bytes:
+        """All of a small body. Raises OSError, or RemoteProtocolError if it is not small."""
+        response = self._response
+        assert response is not None, "there is no answer to read"
+        try:
+            text = response.read(TEXT_BYTES_MAX + 1)
+        except (http.client.HTTPException, ValueError) as error:
+            raise ConnectionResetError(f"the answer was cut off: {error}") from None
+        if len(text) > TEXT_BYTES_MAX:
+            raise RemoteProtocolError(f"the answer has more than {TEXT_BYTES_MAX} bytes")
+        self._is_read, self.is_fresh = not response.will_close, False
+        return text
+
+    def _end_if_read(self, response: http.client.HTTPResponse) -> None:
+        if response.length is not None and not self._left:
+            self._is_read, self.is_fresh = not response.will_close, False
+
+    @property
+    def _open_socket(self) -> socket.socket:
+        if self._socket is None or self._is_cut:
+            raise ConnectionAbortedError("cancelled")
+        return self._socket
+
+
+def _lower(connection: socket.socket, family: int) -> None:
+    """Let small messages pass. What a system does not know is left out."""
+    is_4 = family == socket.AF_INET
+    level, name = (socket.IPPROTO_IP, "IP_TOS") if is_4 else (socket.IPPROTO_IPV6, "IPV6_TCLASS")
+    options = ((socket.IPPROTO_TCP, "TCP_NOTSENT_LOWAT", _NOT_SENT_BYTES), (level, name, _BULK))
+    for level, name, value in options:
+        if hasattr(socket, name):
+            with suppress(OSError):
+                connection.setsockopt(level, getattr(socket, name), value)

@@ -1,0 +1,93 @@
+"""One direction of the way to a syncer: how many requests are under way at once, and which connections they use.
+
+Decides who may begin another request, and when the throughput of so many is measured: while no place is free. How many
+there are is ``streams``' decision.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from unlockstep.net.channel import Channel
+from unlockstep.net.streams import StreamCount
+
+LOOK_S = 0.5
+"""How often who waits for a place looks whether it is still wanted."""
+
+
+class Lane:
+    """May be used by any thread.
+
+    Args:
+        streams: how many places there are; told what they bring.
+        connect: makes a channel, open.
+        now_ns: a steady clock.
+    """
+
+    def __init__(self, streams: StreamCount, connect: Callable[[], Channel], now_ns: Callable[[], int]) -> None:
+        self._streams = streams
+        self._connect = connect
+        self._now_ns = now_ns
+        self._changed = threading.Condition()
+        self._taken = 0
+        self._idle: list[Channel] = []
+        self._full_since_ns: int | None = None
+        self._bytes = 0
+
+    @property
+    def places(self) -> int:
+        """Requests that may be under way at once."""
+        return self._streams.number
+
+    def enter(self, wait: Callable[[], bool]) -> bool:
+        """Take a place. If none is free, wait for one as long as ``wait`` says so."""
+        with self._changed:
+            while self._taken >= self._streams.number:
+                if not wait():
+                    return False
+                self._changed.wait(LOOK_S)
+            self._measure()
+            self._taken += 1
+            self._measure()
+            return True
+
+    def leave(self) -> None:
+        """Give the place back."""
+        with self._changed:
+            self._measure()
+            self._taken -= 1
+            self._measure()
+            self._changed.notify()
+
+    def moved(self, count: int) -> None:
+        """So many bytes have passed."""
+        with self._changed:
+            self._bytes += count
+            self._measure()
+
+    def _measure(self) -> None:
+        """Of the time in which every place is taken, and of nothing else."""
+        now_ns = self._now_ns()
+        if self._full_since_ns is not None:
+            self._streams.measured(self._bytes, now_ns - self._full_since_ns)
+        self._bytes = 0
+        self._full_since_ns = now_ns if self._taken >= self._streams.number else None
+
+    def channel(self) -> Channel:
+        """A connection that is idle, the one used last, or a new one. Raises OSError."""
+        with self._changed:
+            if self._idle:
+                return self._idle.pop()
+        return self._connect()
+
+    def keep(self, channel: Channel) -> None:
+        """It can carry another request."""
+        with self._changed:
+            self._idle.append(channel)
+
+    def clear(self) -> list[Channel]:
+        """The idle ones; they are the caller's now."""
+        with self._changed:
+            idle, self._idle = self._idle, []
+            return idle

@@ -83,32 +83,44 @@ async def learn(url: str, config: RunConfig, told: list[VersionNotice], served: 
     async with aiohttp.ClientSession() as session:
         puppet = Puppet(url, config, session, "a")
         puppet.run_id = ""
-        welcome = await puppet.join()
-        puppet.steps_taken = welcome.clock
-        for notice in welcome.versions:
-            path = url + api.version_path(config.run.name, notice.fragment, notice.version)
-            async with session.get(path) as response:
-                assert body_digest(await response.read()) == notice.digest
-        told += welcome.versions
-        served += welcome.versions
-        if welcome.seed:
-            await puppet.seed(0.5)
-        newest = {notice.fragment: notice.version for notice in welcome.versions}
-        for _ in range(config.protocol.interval_steps):
-            await puppet.step()
+        await puppet.connect()
         try:
-            while sum(newest.values()) < COMMITS:
-                message = await puppet.next_message()
-                if isinstance(message, Published):
-                    told.append(message.notice)
-                    newest[message.notice.fragment] = message.notice.version
-                    await puppet.step()
-                elif isinstance(message, Pull):
-                    base = newest[message.fragment]
-                    body = puppet.body(message.fragment, 0.01 * (1 + base + message.fragment))
-                    await puppet.contribute(message, body, base_version=base)
+            await _learn(puppet, session, url, config, told, served)
         finally:
             await puppet.socket.close()
+
+
+async def _learn(
+    puppet: Puppet,
+    session: aiohttp.ClientSession,
+    url: str,
+    config: RunConfig,
+    told: list[VersionNotice],
+    served: list[VersionNotice],
+) -> None:
+    welcome = await puppet.introduce()
+    puppet.steps_taken = welcome.clock
+    for notice in welcome.versions:
+        path = url + api.version_path(config.run.name, notice.fragment, notice.version)
+        async with session.get(path) as response:
+            assert body_digest(await response.read()) == notice.digest
+    told += welcome.versions
+    served += welcome.versions
+    if welcome.seed:
+        await puppet.seed(0.5)
+    newest = {notice.fragment: notice.version for notice in welcome.versions}
+    for _ in range(config.protocol.interval_steps):
+        await puppet.step()
+    while sum(newest.values()) < COMMITS:
+        message = await puppet.next_message()
+        if isinstance(message, Published):
+            told.append(message.notice)
+            newest[message.notice.fragment] = message.notice.version
+            await puppet.step()
+        elif isinstance(message, Pull):
+            base = newest[message.fragment]
+            body = puppet.body(message.fragment, 0.01 * (1 + base + message.fragment))
+            await puppet.contribute(message, body, base_version=base)
 
 
 def a_life(folder: Path, config: RunConfig, told: list[VersionNotice], fatal: int, moment: str) -> list[VersionNotice]:

@@ -184,9 +184,17 @@ class Puppet:
         self._session = session
         self.steps_taken = 0
 
-    async def join(self, again: bool = False) -> Welcome:
-        """As a new start, or ``again`` as the same."""
+    async def connect(self) -> None:
+        """Open a control connection and say nothing yet."""
         self.socket = await self._session.ws_connect(self._base + "/control")
+
+    async def join(self, again: bool = False) -> Welcome:
+        """Connect and join: as a new start, or ``again`` as the same."""
+        await self.connect()
+        return await self.introduce(again)
+
+    async def introduce(self, again: bool = False) -> Welcome:
+        """Join, on a connection that is open."""
         incarnation = self.incarnation if again else 0
         await self.say(
             Join(self.name, incarnation, PROTOCOL_VERSION, self.layout.digest, self.layout.specs(), self.run_id)

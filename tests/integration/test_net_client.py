@@ -50,7 +50,7 @@ LAYOUT = layout_of(ToyBackend(), CONFIG)
 
 @asynccontextmanager
 async def client_of(url: str, config: RunConfig = CONFIG) -> AsyncIterator[tuple[LearnerClient, Mailbox]]:
-    client, mailbox = LearnerClient(url, config.run.name, LAYOUT, config.codec), Mailbox()
+    client, mailbox = LearnerClient(url, config.run.name, LAYOUT, config.codec, courier="thread"), Mailbox()
     client.start(mailbox)
     try:
         yield client, mailbox
@@ -167,7 +167,7 @@ def test_closing_sends_what_was_said_last_and_leaves_no_thread(tmp_path: Path) -
 
 def test_a_client_that_was_never_started_or_never_connected_can_be_closed() -> None:
     before = set(threading.enumerate())
-    LearnerClient(f"http://127.0.0.1:{free_port()}", "small", LAYOUT, CONFIG.codec).close()
+    LearnerClient(f"http://127.0.0.1:{free_port()}", "small", LAYOUT, CONFIG.codec, courier="thread").close()
 
     async def run() -> None:
         async with client_of(f"http://127.0.0.1:{free_port()}") as (client, _):
@@ -188,7 +188,7 @@ def test_a_bug_behind_the_link_ends_it_loudly(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with live_syncer(CONFIG, tmp_path) as syncer:
-            client, mailbox = LearnerClient(syncer.url, "small", LAYOUT, CONFIG.codec), Broken()
+            client, mailbox = LearnerClient(syncer.url, "small", LAYOUT, CONFIG.codec, courier="thread"), Broken()
             client.start(mailbox)
             assert "a bug" in (await asyncio.to_thread(mailbox.wait, HostFailed)).reason
             with pytest.raises(LocalProtocolError):

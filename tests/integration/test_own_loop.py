@@ -295,6 +295,8 @@ def test_what_the_user_can_mend_is_one_sentence(tmp_path: Path) -> None:
     for bad in ({"leave_s": -1.0}, {"timeout_s": float("nan")}, {"checkpoint_interval_s": float("inf")}):
         with pytest.raises(UsageError, match=f"{next(iter(bad))} is .*; give seconds, at least 0 and finite"):
             Learner(model, optimizer, syncer="http://127.0.0.1:1", **bad)
+    with pytest.raises(UsageError, match="courier is 'pigeon'; choose process or thread"):
+        Learner(model, optimizer, syncer="http://127.0.0.1:1", courier="pigeon")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"stateful\['it'\] is a int, which has no state_dict"):
         Learner(model, optimizer, syncer="http://127.0.0.1:1", stateful={"it": 1})  # type: ignore[dict-item]
     with syncer_thread(config(fragments=5), tmp_path) as syncer:

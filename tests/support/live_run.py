@@ -10,7 +10,7 @@ import functools
 import itertools
 import threading
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +41,7 @@ from unlockstep.learners.backend import Backend
 from unlockstep.learners.toy import ToyBackend
 from unlockstep.loop import LearnerLoop
 from unlockstep.net import api
-from unlockstep.net.learner_client import LearnerClient
+from unlockstep.net.learner_client import CourierKind, LearnerClient
 from unlockstep.net.listening import Endpoint
 from unlockstep.net.syncer_service import SyncerService
 from unlockstep.runlog import Header, RunLogWriter
@@ -132,11 +132,13 @@ def layout_of(backend: Backend, config: RunConfig) -> Layout:
 # ----------------------------------------------------------------------------------------------- a whole learner
 
 
-def learner(url: str, config: RunConfig, name: str, backend: Backend) -> tuple[LearnerClient, LearnerLoop]:
+def learner(
+    url: str, config: RunConfig, name: str, backend: Backend, courier: CourierKind = "thread"
+) -> tuple[LearnerClient, LearnerLoop]:
     """A learner that has not connected yet, its backend bound to the run's layout."""
     layout = layout_of(backend, config)
     backend.bind(layout)
-    client = LearnerClient(url, config.run.name, layout, config.codec)
+    client = LearnerClient(url, config.run.name, layout, config.codec, courier=courier)
     loop = LearnerLoop.create(
         name,
         layout,
@@ -150,10 +152,17 @@ def learner(url: str, config: RunConfig, name: str, backend: Backend) -> tuple[L
     return client, loop
 
 
-def train(syncer: LiveSyncer, name: str, backend: Backend) -> LearnerLoop:
+def train(
+    syncer: LiveSyncer,
+    name: str,
+    backend: Backend,
+    courier: CourierKind = "thread",
+    begun: Callable[[LearnerClient], object] = lambda client: None,
+) -> LearnerLoop:
     """Train until the run is over; blocking, for a thread of its own. Never ahead of what the syncer has heard."""
-    client, loop = learner(syncer.url, syncer.config, name, backend)
+    client, loop = learner(syncer.url, syncer.config, name, backend, courier)
     client.start(loop)
+    begun(client)
     try:
         steps = 0
         while loop.wait_until_may_step(WAIT_S):

@@ -25,7 +25,7 @@ from unlockstep.core.errors import UsageError
 from unlockstep.core.messages import GoneBack, LearnerInput, Published, VersionNotice, Welcome
 from unlockstep.learners.toy import ToyBackend
 from unlockstep.loop import LearnerLoop
-from unlockstep.net import learner_client
+from unlockstep.net import timeouts
 from unlockstep.net.observer_client import read_config
 
 SIZES = (64,) * 8
@@ -84,7 +84,7 @@ def learner(folder: Path, arguments: list[str]) -> int:
     asked = parser.parse_args(arguments)
     config = run_config.loads(read_config(asked.syncer))
     backend = toy(seed=100 * config.run.seed + asked.shard)
-    learner_client.BACKOFF_S_MAX = BACKOFF_S_MAX
+    timeouts.BACKOFF_S_MAX = BACKOFF_S_MAX
     client, loop = live_run.learner(asked.syncer, config, asked.name, backend)
     with exits.stop_request(asked.parent_pid) as stop:
 

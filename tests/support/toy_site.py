@@ -47,7 +47,9 @@ class ToyLearner:
         self.backend = ToyBackend(seed=seed, noise=0.1)
         layout = layout_of(self.backend, config)
         self.backend.bind(layout)
-        self._client = LearnerClient(urls, config.run.name, layout, config.codec, leases=leases_of(config))
+        self._client = LearnerClient(
+            urls, config.run.name, layout, config.codec, leases=leases_of(config), courier="thread"
+        )
         self.loop = _Listening.create(
             name,
             layout,

@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self, SupportsIndex
+from typing import TYPE_CHECKING, Literal, Self, SupportsIndex, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +46,7 @@ from unlockstep.learners.backend import StepStats
 from unlockstep.learners.torch_state import Stateful, TorchInner
 from unlockstep.learners.torch_store import TorchStore, check_optimizer
 from unlockstep.loop import LearnerLoop
-from unlockstep.net.learner_client import FLUSH_S_MAX, LearnerClient
+from unlockstep.net.learner_client import FLUSH_S_MAX, CourierKind, LearnerClient
 from unlockstep.net.observer_client import read_config
 from unlockstep.net.timeouts import leases_of
 
@@ -145,6 +145,8 @@ class Learner:
             None: this learner has data of its own.
         leave_s: given to hand over what has been trained when the learner leaves a run that goes on, seconds. Where
             machines are taken away with notice, that notice, less an inner step.
+        courier: where what is large is encoded, sent and fetched: ``"process"``, a small child process, so that it
+            neither slows training nor is slowed by it; ``"thread"``, where no child is wanted.
         stateful: what is kept in the file beside model and optimizer, by name: anything with ``state_dict()`` and
             ``load_state_dict()``.
 
@@ -172,10 +174,14 @@ class Learner:
         stateful: Mapping[str, Stateful] | None = None,
         data: LeasedStream | NDArray[np.unsignedinteger] | None = None,
         leave_s: float = FLUSH_S_MAX,
+        courier: CourierKind = "process",
     ) -> None:
         _check_seconds(leave_s=leave_s, timeout_s=timeout_s, checkpoint_interval_s=checkpoint_interval_s)
         _check_stateful(stateful or {})
+        if courier not in get_args(CourierKind):
+            raise UsageError(f"courier is {courier!r}; choose process or thread")
         self._leave_s = leave_s
+        self._courier: CourierKind = courier
         self.name = default_name() if name is None else name
         if not is_learner_name(self.name):
             raise UsageError(
@@ -246,6 +252,7 @@ class Learner:
             self.config.codec,
             leases=leases_of(self.config),
             flush_s=self._leave_s,
+            courier=self._courier,
         )
         self._loop = LearnerLoop.create(
             self.name,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -71,8 +71,10 @@ class _Facts(msgspec.Struct, forbid_unknown_fields=True):
     inner: dict[str, Any]
 
 
-def encode_state(donated: Donated, layout: Layout) -> bytes:
-    """The body. Equal states give equal bytes."""
+def encode_state(
+    donated: Donated, layout: Layout, make_room: Callable[[int], bytearray | memoryview] = bytearray
+) -> memoryview:
+    """The body, laid into the room that is made for so many bytes. Equal states give equal bytes."""
     fragments = {
         f"fragment.{index}": TensorBits("float32", values.shape, np.ascontiguousarray(values, "<f4").view(np.uint8))
         for index, values in enumerate(donated.fragments)
@@ -93,7 +95,14 @@ def encode_state(donated: Donated, layout: Layout) -> bytes:
         offset += bits.data.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    return b"".join([len(text).to_bytes(8, "little"), text, *(tensors[name].data.data for name in names)])
+    start = 8 + len(text)
+    body = memoryview(make_room(start + offset))
+    body[:8], body[8:start] = len(text).to_bytes(8, "little"), text
+    for name in names:
+        data = tensors[name].data
+        np.copyto(np.frombuffer(body[start : start + data.nbytes], np.uint8), data)
+        start += data.nbytes
+    return body
 
 
 def decode_state(body: Body, layout: Layout) -> Donated:

@@ -100,6 +100,7 @@ class Carriage:
             self._serve()
             for thread in self._threads:
                 thread.join()
+        del self._work  # It holds this: together they would hold the body until the collector comes by.
         if self._failure is not None:
             raise self._failure
 

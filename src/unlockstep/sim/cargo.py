@@ -153,7 +153,7 @@ class ArrayCodecs:
         return self._downloads[fragment].body_size
 
     def pack_state(self, donated: Donated) -> Parcel:
-        body = memoryview(encode_state(donated, self._layout))
+        body = encode_state(donated, self._layout)
         return Parcel(body, body_digest(body), len(body))
 
     def unpack_state(self, digest: str, parcel: Parcel) -> Donated | None:

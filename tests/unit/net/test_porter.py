@@ -1,0 +1,167 @@
+"""What each job is made of: which bytes go to which address, which values come back, and that nothing raises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from unlockstep.config import CodecSection
+from unlockstep.core.codec import Codec, FragmentCodec, body_digest
+from unlockstep.core.errors import RemoteProtocolError
+from unlockstep.core.layout import LayoutMethod, Role, TensorSpec, build_layout
+from unlockstep.core.messages import VersionNotice
+from unlockstep.net.bulk import Answer
+from unlockstep.net.jobs import (
+    SENTENCE_LENGTH_MAX,
+    Answered,
+    Contribute,
+    Failed,
+    Fetch,
+    GiveState,
+    Laid,
+    Seed,
+    Setting,
+    TakeState,
+)
+from unlockstep.net.porter import Moved, Porter, fetch_size
+from unlockstep.net.timeouts import Timeouts, derive
+
+TENSORS = tuple(TensorSpec(name, (size,), "float32", Role.PARAMETER) for name, size in {"a": 5, "b": 300}.items())
+LAYOUT = build_layout(TENSORS, 2, LayoutMethod.TENSOR)
+TIMEOUTS = derive()
+QUERY = {"tokens": "10"}
+
+
+class Shelf:
+    """A way to a syncer that keeps what it is sent and has what it was given (``porter.Way``)."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, dict[str, str], bytes]] = []
+        self.bodies: dict[str, bytes] = {}
+        self.answer = Answer(202, "")
+        self.error: Exception | None = None
+        self.is_closed = False
+
+    def upload(self, path: str, query: dict[str, str], body: memoryview, *, moved: Moved) -> Answer:
+        if self.error is not None:
+            raise self.error
+        self.sent.append((path, query, bytes(body)))
+        return self.answer
+
+    def download(
+        self, path: str, size: int, digest: str, into: memoryview | None = None, *, query: dict[str, str], moved: Moved
+    ) -> memoryview:
+        if self.error is not None:
+            raise self.error
+        body = memoryview(bytearray(size)) if into is None else into
+        body[:] = self.bodies[path]
+        assert len(body) == size and body_digest(body) == digest
+        return body
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def porter(upload: Codec = Codec.FLOAT32, download: Codec = Codec.FLOAT32) -> tuple[Porter, list[Shelf]]:
+    shelves: list[Shelf] = []
+
+    def connect(url: str, timeouts: Callable[[], Timeouts]) -> Shelf:
+        shelves.append(Shelf())
+        return shelves[-1]
+
+    setting = Setting("http://here:1", "run", TENSORS, 2, LayoutMethod.TENSOR, CodecSection(upload, download))
+    return Porter(setting, connect), shelves
+
+
+def values_of(fragment: int) -> np.ndarray:
+    return np.linspace(-1, 1, LAYOUT.fragment_size(fragment)).astype(np.float32)
+
+
+def bits(values: np.ndarray) -> np.ndarray:
+    return values.view(np.uint8).copy()
+
+
+@pytest.mark.parametrize("codec", list(Codec), ids=lambda codec: codec.value)
+@pytest.mark.parametrize("fragment", [0, 1])
+def test_a_contribution_is_sent_in_the_format_of_uploads(codec: Codec, fragment: int) -> None:
+    carrier, (shelf,) = porter(upload=codec)
+    values = values_of(fragment)
+    answered = carrier.carry_out(Contribute(7, 4 * values.size, TIMEOUTS, fragment, "/p", QUERY), bits(values))
+    assert answered == Answered(7, 202, "")
+    assert shelf.sent == [("/p", QUERY, bytes(FragmentCodec(LAYOUT, fragment, codec).encode(values)))]
+
+
+@pytest.mark.parametrize("codec", list(Codec), ids=lambda codec: codec.value)
+def test_a_seed_is_sent_in_the_format_of_versions(codec: Codec) -> None:
+    carrier, (shelf,) = porter(download=codec)
+    values = values_of(1)
+    assert carrier.carry_out(Seed(7, 4 * values.size, TIMEOUTS, 1, "/p", QUERY), bits(values)) == Answered(7, 202, "")
+    assert shelf.sent == [("/p", QUERY, bytes(FragmentCodec(LAYOUT, 1, codec).encode(values)))]
+
+
+@pytest.mark.parametrize("codec", list(Codec), ids=lambda codec: codec.value)
+@pytest.mark.parametrize("fragment", [0, 1])
+def test_a_version_is_laid_into_memory_as_float32(codec: Codec, fragment: int) -> None:
+    carrier, (shelf,) = porter(download=codec)
+    format = FragmentCodec(LAYOUT, fragment, codec)
+    body = format.encode(values_of(fragment))
+    shelf.bodies["/p"] = bytes(body)
+    memory = np.zeros(fetch_size(format), np.uint8)
+    notice = VersionNotice(fragment, 3, body_digest(body))
+    laid = carrier.carry_out(Fetch(7, memory.size, TIMEOUTS, notice, "/p", QUERY), memory)
+    assert isinstance(laid, Laid) and laid.number == 7
+    found = memory[laid.offset : laid.offset + 4 * format.size].view(np.float32)
+    assert_array_equal(found, format.decode(body))
+
+
+def test_a_state_travels_as_it_is() -> None:
+    carrier, (shelf,) = porter()
+    state = np.arange(100, dtype=np.uint8)
+    assert carrier.carry_out(GiveState(1, 100, TIMEOUTS, "/up", QUERY), state) == Answered(1, 202, "")
+    assert shelf.sent == [("/up", QUERY, state.tobytes())]
+    shelf.bodies["/down"] = state.tobytes()
+    memory = np.zeros(100, np.uint8)
+    taken = carrier.carry_out(TakeState(2, 100, TIMEOUTS, "/down", QUERY, body_digest(state.data)), memory)
+    assert taken == Laid(2, 0) and np.array_equal(memory, state)
+
+
+@pytest.mark.parametrize("error", [OSError("the link is down"), RemoteProtocolError("no"), ZeroDivisionError("bug")])
+def test_what_goes_wrong_is_the_result_of_the_job(error: Exception) -> None:
+    carrier, (shelf,) = porter()
+    shelf.error = error
+    memory = np.zeros(4096, np.uint8)
+    answered = carrier.carry_out(Contribute(1, 20, TIMEOUTS, 0, "/p", QUERY), memory[:20])
+    assert isinstance(answered, Answered) and answered.status == 0 and str(error) in answered.sentence
+    failed = carrier.carry_out(Fetch(2, 4096, TIMEOUTS, VersionNotice(0, 1, "00" * 32), "/p", {}), memory)
+    assert isinstance(failed, Failed) and failed.number == 2 and str(error) in failed.sentence
+
+
+def test_a_body_that_cannot_be_read_is_not_laid_anywhere() -> None:
+    carrier, (shelf,) = porter()
+    format = FragmentCodec(LAYOUT, 0, Codec.FLOAT32)
+    shelf.bodies["/p"] = bytes(format.body_size)
+    notice = VersionNotice(0, 1, body_digest(bytes(format.body_size)))
+    memory = np.zeros(format.body_size, np.uint8)
+    failed = carrier.carry_out(Fetch(2, format.body_size, TIMEOUTS, notice, "/p", {}), memory)
+    assert isinstance(failed, Failed) and "another header" in failed.sentence
+
+
+def test_a_sentence_of_the_syncer_fits_a_frame() -> None:
+    carrier, (shelf,) = porter()
+    shelf.answer = Answer(422, "x" * 100_000)
+    answered = carrier.carry_out(GiveState(1, 1, TIMEOUTS, "/p", QUERY), np.zeros(1, np.uint8))
+    assert answered == Answered(1, 422, "x" * SENTENCE_LENGTH_MAX)
+
+
+def test_another_leader_ends_what_is_under_way_to_the_one_before() -> None:
+    carrier, shelves = porter()
+    carrier.turn_to("http://there:1")
+    before, after = shelves
+    assert before.is_closed and not after.is_closed
+    carrier.carry_out(GiveState(1, 1, TIMEOUTS, "/p", QUERY), np.zeros(1, np.uint8))
+    assert not before.sent and len(after.sent) == 1
+    carrier.close()
+    assert after.is_closed

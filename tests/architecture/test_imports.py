@@ -18,6 +18,7 @@ IMPORTS = {
     "unlockstep.core.adoption": "unlockstep.core numpy",
     "unlockstep.core.chunks": "unlockstep.core numpy",
     "unlockstep.core.codec": "unlockstep.core numpy",
+    "unlockstep.core.digests": "blake3",
     "unlockstep.core.global_params": "unlockstep.core numpy",
     "unlockstep.core.merge": "unlockstep.core numpy",
     "unlockstep.core.outer": "unlockstep.core numpy",

@@ -33,6 +33,7 @@ from unlockstep.core.messages import Evaluation, Fenced, Heartbeat, Published, P
 from unlockstep.core.reasons import DepartureReason, RefusalReason
 from unlockstep.core.status import Status
 from unlockstep.net import api
+from unlockstep.net.ranges import BodyDigest
 
 
 @asynccontextmanager
@@ -84,7 +85,7 @@ async def test_a_contribution_is_committed_to_the_bit_and_can_be_fetched(tmp_pat
         codec = FragmentCodec(learner.layout, pull.fragment, Codec.FLOAT32)
         assert_array_equal(codec.decode(body), np.full(codec.size, -0.25, np.float32))
         assert headers["ETag"] == f'"{commit.digest}"' and "immutable" in headers["Cache-Control"]
-        assert api.parse_content_digest(headers["Content-Digest"]) == commit.digest
+        assert api.parse_content_digest(headers["Content-Digest"]) == BodyDigest(commit.digest)
         async with session.get(
             f"{syncer.base}/fragments/{pull.fragment}/versions/1", headers={"If-None-Match": headers["ETag"]}
         ) as response:

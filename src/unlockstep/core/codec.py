@@ -13,7 +13,6 @@ costs its sender.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -22,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unlockstep.core.chunks import CHUNK_ELEMENTS, Float32, chunks, run, spans
+from unlockstep.core.digests import digest_of
 from unlockstep.core.errors import LocalProtocolError, RemoteProtocolError
 from unlockstep.core.layout import RESERVED_NAME, Layout
 
@@ -114,8 +114,8 @@ def fragment_codecs(layout: Layout, codec: Codec) -> tuple[FragmentCodec, ...]:
 
 
 def body_digest(body: Body) -> str:
-    """SHA-256 of a body, in hex."""
-    return hashlib.sha256(body).hexdigest()
+    """What a body is known by, in hex."""
+    return digest_of(body).hex()
 
 
 def _header(layout: Layout, fragment: int, codec: Codec) -> bytes:

@@ -43,7 +43,7 @@ async def sentences(request: web.Request, handler: Handler) -> web.StreamRespons
     except TimeoutError:
         return json({"error": "the body stopped coming"}, 408)
     except (aiohttp.ClientError, ConnectionError, aiohttp.http_exceptions.HttpProcessingError) as error:
-        return json({"error": f"the body could not be read: {error}"}, 400)
+        return json({"error": f"the body could not be read: {error}"}, 408)
     except Exception:
         _log.exception("%s %s failed", request.method, request.path)
         return json({"error": "the syncer has failed; see its log"}, 500)

@@ -38,15 +38,16 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
+from unlockstep.core.digests import ALGORITHMS, BLAKE3, DIGEST_BYTES
 from unlockstep.core.errors import RemoteProtocolError, UsageError
 from unlockstep.core.ids import LEARNER_NAME_LENGTH_MAX
 from unlockstep.net.ranges import BodyDigest
 
 CONTENT_DIGEST = "Content-Digest"
-"""RFC 9530: ``sha-256=:<base64>:`` over the body as it travels."""
+"""RFC 9530: ``blake3=:<base64>:`` or ``sha-256=:<base64>:`` over the body as it travels."""
 
 CHUNKS_DIGEST = "Chunks-Digest"
-"""``sha-256=:<base64>:;chunk=<bytes>`` over the digests of all chunks (``ranges.BodyDigest``)."""
+"""``blake3=:<base64>:;chunk=<bytes>`` over the digests of all chunks (``ranges.BodyDigest``)."""
 
 BODY_TYPE = "application/octet-stream"
 
@@ -256,16 +257,24 @@ def contribution_path(run: str, round: int, learner: str, incarnation: int) -> s
     return f"{status_path(run)}/rounds/{round}/contributions/{learner}.{incarnation}"
 
 
-def content_digest(digest: str) -> str:
-    """The ``Content-Digest`` field for a SHA-256 in hex."""
-    return f"sha-256=:{base64.b64encode(bytes.fromhex(digest)).decode()}:"
+def content_digest(digest: str, algorithm: str = BLAKE3) -> str:
+    """The ``Content-Digest`` field for a digest in hex."""
+    return f"{algorithm}=:{base64.b64encode(bytes.fromhex(digest)).decode()}:"
+
+
+def parse_content_digest(field: str) -> BodyDigest:
+    """What a body that comes whole is known by, or a chunk; algorithms that are not known here are passed over.
+
+    Raises:
+        RemoteProtocolError: there is none, or it is not 32 bytes of base64.
+    """
+    return _digest(field, CONTENT_DIGEST)
 
 
 def digest_fields(digest: BodyDigest) -> dict[str, str]:
     """The header field that says what a body is known by."""
-    if not digest.chunk_bytes:
-        return {CONTENT_DIGEST: content_digest(digest.hex)}
-    return {CHUNKS_DIGEST: f"{content_digest(digest.hex)};chunk={digest.chunk_bytes}"}
+    field = content_digest(digest.hex, digest.algorithm)
+    return {CHUNKS_DIGEST: f"{field};chunk={digest.chunk_bytes}"} if digest.chunk_bytes else {CONTENT_DIGEST: field}
 
 
 def parse_chunks_digest(field: str) -> BodyDigest:
@@ -276,27 +285,18 @@ def parse_chunks_digest(field: str) -> BodyDigest:
     """
     digest, _, chunk = field.partition(";chunk=")
     if re.fullmatch("[1-9][0-9]{0,17}", chunk) is None:
-        raise RemoteProtocolError(f"{CHUNKS_DIGEST} must be sha-256=:<32 bytes in base64>:;chunk=<bytes of a chunk>")
-    return BodyDigest(_sha256(digest, CHUNKS_DIGEST), int(chunk))
+        raise RemoteProtocolError(f"{CHUNKS_DIGEST} must be blake3=:<32 bytes in base64>:;chunk=<bytes of a chunk>")
+    return _digest(digest, CHUNKS_DIGEST)._replace(chunk_bytes=int(chunk))
 
 
-def parse_content_digest(field: str) -> str:
-    """The SHA-256, in hex, of a ``Content-Digest`` field; other algorithms in it are passed over.
-
-    Raises:
-        RemoteProtocolError: there is none, or it is not 32 bytes of base64.
-    """
-    return _sha256(field, CONTENT_DIGEST)
-
-
-def _sha256(field: str, name: str) -> str:
+def _digest(field: str, name: str) -> BodyDigest:
     for member in field.split(","):
         algorithm, _, value = member.strip().partition("=")
-        if algorithm == "sha-256" and len(value) > 2 and value.startswith(":") and value.endswith(":"):
+        if algorithm in ALGORITHMS and len(value) > 2 and value.startswith(":") and value.endswith(":"):
             try:
                 digest = base64.b64decode(value[1:-1], validate=True)
             except (binascii.Error, ValueError):
                 break
-            if len(digest) == 32:
-                return digest.hex()
-    raise RemoteProtocolError(f"{name} must be sha-256=:<32 bytes in base64>:")
+            if len(digest) == DIGEST_BYTES:
+                return BodyDigest(digest.hex(), algorithm=algorithm)
+    raise RemoteProtocolError(f"{name} must be {' or '.join(ALGORITHMS)}, =, and :<32 bytes in base64>:")

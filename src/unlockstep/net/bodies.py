@@ -8,7 +8,6 @@ sent. What a body means is the core's and the storehouse's business; how bytes g
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import os
 from collections import OrderedDict
@@ -19,12 +18,13 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 from aiohttp import web
 
+from unlockstep.core.digests import digest_of
 from unlockstep.core.errors import LocalProtocolError, RemoteProtocolError
 from unlockstep.core.messages import ContributionArrived, SeedArrived, StateArrived, StateLost
 from unlockstep.core.reasons import RefusalReason
 from unlockstep.net import api
 from unlockstep.net.answers import Refusal, json, parse_query
-from unlockstep.net.intake import Damaged, Intake, Moved, Unwritable
+from unlockstep.net.intake import CutShort, Damaged, Intake, Moved, Unwritable
 from unlockstep.net.ranges import (
     BodyDigest,
     Grid,
@@ -48,6 +48,9 @@ DIGESTS_REMEMBERED_MAX = 64
 
 _log = logging.getLogger(__name__)
 
+_HOPELESS = (413, 415, 507)
+"""Statuses after which no further chunk helps."""
+
 Answer: TypeAlias = tuple[int, str]
 """Status and sentence; the sentence is empty if all is well."""
 
@@ -65,10 +68,10 @@ class _Part:
     """Of the whole."""
     size: int | None
     """Of the whole; None if it is not said."""
-    index: int | None
+    index: int | None = 0
     """Which chunk is in the request; None: none, it only asks."""
-    digest_here: str
-    """Of what is in the request."""
+    digest_here: str = ""
+    """Of the chunk that is in the request, in hex."""
 
 
 class Bodies:
@@ -245,7 +248,7 @@ class Bodies:
                 raise Refusal(413, f"the state has {announced.size} bytes; limits.state_bytes_max is {most}")
             return await self._take(request, announced, part, lambda _: service.states.sink(), finish, moved)
         except BaseException as error:
-            if not part.digest.chunk_bytes or isinstance(error, Refusal):
+            if not part.digest.chunk_bytes or (isinstance(error, Refusal) and error.status in _HOPELESS):
                 lost(str(error) or "its upload was cut off")
             raise
 
@@ -319,6 +322,8 @@ class Bodies:
             await self._intake.take(upload, index, part.digest_here, request.content, note)
         except Damaged as damaged:
             return str(damaged)
+        except CutShort as cut:
+            raise Refusal(408, str(cut)) from None
         except Unwritable as unwritable:
             raise Refusal(507, str(unwritable)) from None
         finally:
@@ -416,8 +421,7 @@ def _part(request: web.Request) -> _Part:
     """Raises Refusal or RemoteProtocolError if the request does not say soundly what it brings."""
     length, field = request.content_length, request.headers.get("Content-Range")
     if field is None:
-        here = api.parse_content_digest(request.headers.get(api.CONTENT_DIGEST, ""))
-        return _Part(BodyDigest(here), length, 0, here)
+        return _Part(api.parse_content_digest(request.headers.get(api.CONTENT_DIGEST, "")), length, 0)
     span, size = parse_content_range(field)
     digest = api.parse_chunks_digest(request.headers.get(api.CHUNKS_DIGEST, ""))
     grid = Grid(size, digest.chunk_bytes)
@@ -428,13 +432,16 @@ def _part(request: web.Request) -> _Part:
     if length != (0 if span is None else span.size):
         raise Refusal(400, f"the request has {length} bytes, its Content-Range {0 if span is None else span.size}")
     if span is None:
-        return _Part(digest, size, None, "")
+        return _Part(digest, size, None)
     index = grid.index(span)
     if index is None:
         raise Refusal(
             400, f"bytes {span.start}-{span.stop - 1} are no chunk of {digest.chunk_bytes} bytes; chunks do not overlap"
         )
-    return _Part(digest, size, index, api.parse_content_digest(request.headers.get(api.CONTENT_DIGEST, "")))
+    here = api.parse_content_digest(request.headers.get(api.CONTENT_DIGEST, ""))
+    if here.algorithm != digest.algorithm:
+        raise Refusal(400, f"the digest of the chunk is {here.algorithm}, that of the whole {digest.algorithm}")
+    return _Part(digest, size, index, here.hex)
 
 
 def _announced(request: web.Request, part: _Part, learner: str, incarnation: int) -> Announced:
@@ -461,7 +468,7 @@ def _memory(upload: Upload) -> memoryview:
 def _chunk_digests(body: memoryview) -> api.ChunkDigests:
     grid = Grid(len(body), api.CHUNK_BYTES)
     chunks = (body[slice(*grid.span(index))] for index in range(grid.count))
-    return api.ChunkDigests(api.CHUNK_BYTES, tuple(hashlib.sha256(chunk).hexdigest() for chunk in chunks))
+    return api.ChunkDigests(api.CHUNK_BYTES, tuple(digest_of(chunk).hex() for chunk in chunks))
 
 
 def _still_missing(status: int, upload: Upload, error: str = "") -> web.Response:

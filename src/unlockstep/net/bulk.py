@@ -12,7 +12,6 @@ decide what a body means, when it is sent or fetched, nor what is done about an 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import ssl
 import threading
@@ -24,6 +23,7 @@ from urllib.parse import urlencode
 
 import numpy as np
 
+from unlockstep.core.digests import digest_of
 from unlockstep.core.errors import RemoteProtocolError, UsageError
 from unlockstep.net import api
 from unlockstep.net.carriage import Carriage
@@ -190,11 +190,11 @@ class Bulk:
 def _digests(body: memoryview, grid: Grid) -> list[bytes]:
     """Of all chunks, in order."""
 
-    def sha256(index: int) -> bytes:
-        return hashlib.sha256(body[slice(*grid.span(index))]).digest()
+    def digest(index: int) -> bytes:
+        return digest_of(body[slice(*grid.span(index))])
 
     threads = min(os.cpu_count() or 1, HASHING_THREADS_MAX, grid.count)
     if threads < 2:
-        return [sha256(index) for index in range(max(1, grid.count))]
+        return [digest(index) for index in range(max(1, grid.count))]
     with ThreadPoolExecutor(threads, "unlockstep-chunks") as hashers:
-        return list(hashers.map(sha256, range(grid.count)))
+        return list(hashers.map(digest, range(grid.count)))

@@ -12,13 +12,13 @@ Which connection it goes over, and when all is given up, is ``carriage``'s.
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
 
+from unlockstep.core.digests import digest_of, hasher
 from unlockstep.core.errors import RemoteProtocolError
 from unlockstep.net import api
 from unlockstep.net.carriage import Again, Carriage
@@ -124,7 +124,7 @@ class Downloading:
         self._view = view
         self._grid = source.grid
         self._chunks = Incoming(self._grid, list(range(self._grid.count)))
-        self._whole = hashlib.sha256()
+        self._whole = hasher()
         self._digests: tuple[bytes, ...] = ()
         """Of the chunks, if the body is known by them."""
 
@@ -139,7 +139,7 @@ class Downloading:
             if self._whole.hexdigest() == self._source.digest.hex:
                 return
             self._chunks = self._damaged()
-            self._whole = hashlib.sha256()
+            self._whole = hasher()
             self._fetch()
         if self._whole.hexdigest() != self._source.digest.hex:
             raise RemoteProtocolError("what came does not have the digest announced")
@@ -205,7 +205,7 @@ class Downloading:
 
     def _check(self, index: int) -> None:
         """Of a body that is known by the digests of its chunks."""
-        if hashlib.sha256(self._part(index)).digest() != self._digests[index]:
+        if digest_of(self._part(index)) != self._digests[index]:
             self._chunks.restart(index)
             raise Again("a chunk came damaged")
 
@@ -232,7 +232,7 @@ class Downloading:
             self._grid, digests = self._known_digests()
         except RemoteProtocolError:
             return Incoming(self._grid, list(range(self._grid.count)))
-        found = (hashlib.sha256(self._part(index)).digest() for index in range(self._grid.count))
+        found = (digest_of(self._part(index)) for index in range(self._grid.count))
         return Incoming(self._grid, [index for index, each in enumerate(found) if each != digests[index]])
 
     def _known_digests(self) -> tuple[Grid, tuple[bytes, ...]]:

@@ -12,12 +12,12 @@ given up. Does not decide which uploads there are (``uploads``) nor what they me
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Callable
 from concurrent.futures import Executor
 
 import aiohttp
 
+from unlockstep.core.digests import Hasher, hasher
 from unlockstep.core.errors import RemoteProtocolError
 from unlockstep.net.timeouts import ProgressWatch, Timeouts
 from unlockstep.net.uploads import Upload
@@ -31,6 +31,10 @@ waits for a connection that has died unnoticed."""
 
 Moved = Callable[[int], None]
 """So many more bytes have passed. Raises what ends the transfer."""
+
+
+class CutShort(Exception):
+    """The body ended before its end; it may be sent again."""
 
 
 class Damaged(Exception):
@@ -82,7 +86,8 @@ class Intake:
             digest: of the chunk, in hex; compared if the upload comes in chunks (of a whole body see ``is_sound``).
 
         Raises:
-            RemoteProtocolError: the body ends early, or another request has taken this one's place.
+            CutShort: the body ends early, or another request has taken this one's place.
+            RemoteProtocolError: it is longer than it says, or nobody wants the upload any more.
             Damaged: the chunk has another digest.
             Unwritable: the sink takes no more: the disk is full.
             TimeoutError: it has stalled. aiohttp's own errors pass through.
@@ -126,7 +131,7 @@ class Intake:
             if not reader.is_displaced:
                 raise
             reader.undo_cancellation()
-            raise RemoteProtocolError("the same part has come by another request") from None
+            raise CutShort("the same part comes by another request") from None
         finally:
             del self._readers[key]
             reader.over.set()
@@ -137,7 +142,7 @@ class Intake:
     async def _read(self, upload: Upload, index: int, stream: aiohttp.StreamReader, moved: Moved) -> bytes:
         """The digest of what has been read."""
         loop, (start, stop) = asyncio.get_running_loop(), upload.grid.span(index)
-        hashed, at, filled = hashlib.sha256(), start, start
+        hashed, at, filled = hasher(upload.announced.digest.algorithm), start, start
         watch = ProgressWatch(self._timeouts, loop.time())
         batch: list[bytes] = []
         writing: asyncio.Future[None] | None = None
@@ -146,7 +151,7 @@ class Intake:
                 async with asyncio.timeout_at(watch.until_s):
                     piece = await stream.readany()
                 if not piece:
-                    raise RemoteProtocolError(f"the body ended after {filled - start} of {stop - start} bytes")
+                    raise CutShort(f"the body ended after {filled - start} of {stop - start} bytes")
                 watch.moved(len(piece), loop.time())
                 filled += len(piece)
                 if filled > stop:
@@ -156,7 +161,7 @@ class Intake:
                 if filled - at >= BATCH_BYTES or filled == stop:
                     if writing is not None:
                         await writing
-                    writing = loop.run_in_executor(self._workers, _write, upload, at, batch, hashed.update)
+                    writing = loop.run_in_executor(self._workers, _write, upload, at, batch, hashed)
                     at, batch = filled, []
         finally:
             if writing is not None:
@@ -166,11 +171,11 @@ class Intake:
         return hashed.digest()
 
 
-def _write(upload: Upload, offset: int, pieces: list[bytes], update: Callable[[bytes], None]) -> None:
+def _write(upload: Upload, offset: int, pieces: list[bytes], hashed: Hasher) -> None:
     for piece in pieces:
         try:
             upload.sink.write(offset, piece)
         except OSError as error:
             raise Unwritable(f"the body cannot be kept: {error.strerror or error}") from None
-        update(piece)
+        hashed.update(piece)
         offset += len(piece)

@@ -9,18 +9,18 @@ not (``resources``, ``bulk``).
            ├──────────┼──────────┼──────────┼────┤    all as long as the first but the last, which has the rest
            0                                   size
 
-The digest of a body that travels in chunks is SHA-256 over the digests of its chunks, 32 bytes each, in order: so no
+The digest of a body that travels in chunks is the hash over the digests of its chunks, 32 bytes each, in order: so no
 byte is hashed twice, and chunks may be hashed side by side and in any order.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from unlockstep.core.digests import BLAKE3, hasher
 from unlockstep.core.errors import RemoteProtocolError
 
 _NUMBER = "([0-9]{1,18})"  # Fits 64 bits.
@@ -138,11 +138,12 @@ def joined(spans: Iterable[Span]) -> Iterator[Span]:
 
 
 class BodyDigest(NamedTuple):
-    """What a body is known by: SHA-256 in hex over its bytes or, where ``chunk_bytes`` is above 0, over the digests of
-    its chunks. As text ``HEX`` or ``HEX.CHUNK_BYTES``."""
+    """What a body is known by: a hash over its bytes or, where ``chunk_bytes`` is above 0, over the digests of its
+    chunks. As text ``HEX`` or ``HEX.CHUNK_BYTES``; that is always BLAKE3."""
 
     hex: str
     chunk_bytes: int = 0
+    algorithm: str = BLAKE3
 
     def __str__(self) -> str:
         return f"{self.hex}.{self.chunk_bytes}" if self.chunk_bytes else self.hex
@@ -155,6 +156,8 @@ class BodyDigest(NamedTuple):
         return cls(found[1], int(found[2] or 0))
 
     @classmethod
-    def of_chunks(cls, digests: Iterable[bytes], chunk_bytes: int) -> BodyDigest:
+    def of_chunks(cls, digests: Iterable[bytes], chunk_bytes: int, algorithm: str = BLAKE3) -> BodyDigest:
         """Of a body whose chunks have these, 32 bytes each, in order."""
-        return cls(hashlib.sha256(b"".join(digests)).hexdigest(), chunk_bytes)
+        whole = hasher(algorithm)
+        whole.update(b"".join(digests))
+        return cls(whole.hexdigest(), chunk_bytes, algorithm)

@@ -8,7 +8,6 @@ has not moved for a while, or when its learner needs the place for another one. 
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,14 +16,13 @@ from typing import Protocol
 
 import numpy as np
 
+from unlockstep.core.digests import DIGEST_BYTES, hasher
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 from unlockstep.net.api import GAPS_TOLD_MAX, UPLOAD_IDLE_S_MAX, UPLOADS_BYTES_MAX, UPLOADS_PER_LEARNER_MAX
 from unlockstep.net.ranges import BodyDigest, Grid, Span
 
 GIVES_WAY_NS = 5 * NANOSECONDS_PER_SECOND
 """Without a byte, after which an upload gives way to another one of the same learner, if that has too many."""
-
-_DIGEST_BYTES = 32
 
 
 class Sink(Protocol):
@@ -98,7 +96,7 @@ class Upload:
         """Nobody wants it; what still comes of it is in vain."""
         self._readers = 0
         self._here = bytearray(self.grid.count)
-        self._digests = bytearray(_DIGEST_BYTES * self.grid.count)
+        self._digests = bytearray(DIGEST_BYTES * self.grid.count)
 
     @property
     def is_being_read(self) -> bool:
@@ -133,9 +131,7 @@ class Upload:
     @property
     def chunk_digests(self) -> tuple[bytes, ...]:
         """Of what is here."""
-        return tuple(
-            bytes(self._digests[at : at + _DIGEST_BYTES]) for at in range(0, len(self._digests), _DIGEST_BYTES)
-        )
+        return tuple(bytes(self._digests[at : at + DIGEST_BYTES]) for at in range(0, len(self._digests), DIGEST_BYTES))
 
     @property
     def is_sound(self) -> bool:
@@ -143,13 +139,13 @@ class Upload:
         digests = self.chunk_digests
         announced = self.announced.digest
         if announced.chunk_bytes:
-            return BodyDigest.of_chunks(digests, announced.chunk_bytes) == announced
-        return (digests or (hashlib.sha256().digest(),))[0].hex() == announced.hex
+            return BodyDigest.of_chunks(digests, announced.chunk_bytes, announced.algorithm) == announced
+        return (digests or (hasher(announced.algorithm).digest(),))[0].hex() == announced.hex
 
     def arrived(self, index: int, digest: bytes) -> None:
         """A chunk is here; its digest has been computed from what is in the sink."""
         self._here[index] = 1
-        self._digests[index * _DIGEST_BYTES : (index + 1) * _DIGEST_BYTES] = digest
+        self._digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES] = digest
 
     def missing(self) -> tuple[Span, ...]:
         """What has not arrived, the first ``GAPS_TOLD_MAX`` gaps of it."""

@@ -9,30 +9,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unlockstep.core.digests import ALGORITHMS
 from unlockstep.core.errors import RemoteProtocolError
 from unlockstep.net import api
+from unlockstep.net.ranges import BodyDigest
 
 
 def test_the_digest_of_nothing_is_written_as_the_standard_writes_it() -> None:
     digest = hashlib.sha256(b"").hexdigest()
-    assert api.content_digest(digest) == "sha-256=:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=:"
+    assert api.content_digest(digest, "sha-256") == "sha-256=:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=:"
 
 
-@given(st.binary(min_size=32, max_size=32))
-def test_a_digest_field_reads_back(digest: bytes) -> None:
-    field = api.content_digest(digest.hex())
-    assert api.parse_content_digest(field) == digest.hex()
-    assert api.parse_content_digest(f"sha-512=:AAAA:, {field}") == digest.hex()
+@given(st.binary(min_size=32, max_size=32), st.sampled_from(ALGORITHMS))
+def test_a_digest_field_reads_back(digest: bytes, algorithm: str) -> None:
+    field = api.content_digest(digest.hex(), algorithm)
+    assert api.parse_content_digest(field) == BodyDigest(digest.hex(), algorithm=algorithm)
+    assert api.parse_content_digest(f"sha-512=:AAAA:, {field}") == BodyDigest(digest.hex(), algorithm=algorithm)
 
 
 @given(st.text())
-@pytest.mark.parametrize("frame", ["{}", "sha-256={}", "sha-256=:{}:"])
+@pytest.mark.parametrize("frame", ["{}", "sha-256={}", "sha-256=:{}:", "blake3=:{}:"])
 def test_any_other_digest_field_is_refused(frame: str, text: str) -> None:
     try:
         found = api.parse_content_digest(frame.format(text))
     except RemoteProtocolError:
         return
-    assert len(bytes.fromhex(found)) == 32
+    assert len(bytes.fromhex(found.hex)) == 32
 
 
 def test_names_in_paths_cannot_leave_their_place() -> None:

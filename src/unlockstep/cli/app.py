@@ -14,6 +14,7 @@ from typing import Any
 import typer
 
 from unlockstep.cli import exits
+from unlockstep.cli.doctor import doctor
 from unlockstep.cli.evaluator import evaluator
 from unlockstep.cli.learner import learner
 from unlockstep.cli.report import report
@@ -46,7 +47,7 @@ def _top(version: bool = typer.Option(False, "--version", help="Print the versio
         raise typer.Exit()
 
 
-for _command in (train, syncer, learner, evaluator, status, report):
+for _command in (train, syncer, learner, evaluator, status, doctor, report):
     app.command(_command.__name__)(_command)
 app.add_typer(simulate, name="simulate")
 

@@ -118,3 +118,5 @@ class Status(msgspec.Struct, frozen=True):
     """How far the corpus is, where it is dealt out by leases and a learner has brought it."""
     rollbacks: int = 0
     """How often the run has gone back to an earlier state."""
+    fragment_sizes: tuple[int, ...] = ()
+    """Values in each fragment; empty before a learner has brought the model."""

@@ -9,6 +9,7 @@ from collections import deque
 
 from unlockstep.core.data_book import DataStatus
 from unlockstep.core.events import EvaluationReported, RoundClosed
+from unlockstep.core.layout import Layout
 from unlockstep.core.ledger import Ledger
 from unlockstep.core.membership import Member, Membership
 from unlockstep.core.saved import SavedTally
@@ -106,7 +107,7 @@ def status_of(
     rounds: list[SyncRound],
     round_next: NextRoundStatus,
     versions: tuple[int, ...],
-    layout_digest: str | None,
+    layout: Layout | None,
     ledger: Ledger,
     tally: Tally,
     data: DataStatus | None,
@@ -125,7 +126,7 @@ def status_of(
         rounds_committed=tally.rounds_committed,
         rounds_empty=tally.rounds_empty,
         versions=versions,
-        layout_digest=layout_digest,
+        layout_digest=None if layout is None else layout.digest,
         participation=tally.participation,
         downtime_ns=tally.downtime_until_ns(now_ns),
         ledger=ledger.status(),
@@ -133,6 +134,9 @@ def status_of(
         rollbacks=tally.rollbacks,
         refusals={reason.value: count for reason, count in sorted(ledger.refusals.items(), key=lambda i: i[0].value)},
         data=data,
+        fragment_sizes=()
+        if layout is None
+        else tuple(layout.fragment_size(fragment) for fragment in range(layout.fragment_count)),
     )
 
 

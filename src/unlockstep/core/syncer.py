@@ -246,7 +246,7 @@ class SyncerCore:
             rounds=self._rounds.in_progress(),
             round_next=self._rounds.next_up(),
             versions=tuple(notice.version for notice in self.notices),
-            layout_digest=None if self._layout is None else self._layout.digest,
+            layout=self._layout,
             ledger=self._ledger,
             tally=self._tally,
             data=self._leasing.status(),

@@ -8,7 +8,9 @@ door. Does not decide who may listen beyond this machine (``cli.syncer``), nor w
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
@@ -193,9 +195,38 @@ async def listen(runner: web.AppRunner, endpoint: Endpoint, timeouts: Timeouts) 
     Raises:
         UsageError: that cannot be.
     """
-    try:
+    with _sentences(endpoint):
         site = web.TCPSite(runner, endpoint.host, endpoint.port)
         await site.start()
+    for listener in getattr(site._server, "sockets", ()):  # What is accepted inherits its options.
+        watch_over(listener, timeouts)
+    return replace(endpoint, port=runner.addresses[0][1])
+
+
+def listen_once(endpoint: Endpoint) -> Endpoint:
+    """Whether that could be; nobody is answered.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    with _sentences(endpoint):
+        family, _, _, _, address = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, socket.SOCK_STREAM) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen()
+            return replace(endpoint, port=listener.getsockname()[1])
+
+
+@contextmanager
+def _sentences(endpoint: Endpoint) -> Iterator[None]:
+    """Turns what keeps a port from being listened on into a sentence."""
+    try:
+        yield
+    except PermissionError:
+        raise UsageError(
+            f"{endpoint} may not be listened on by this user; choose a port above 1023, or have a proxy pass it on"
+        ) from None
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise UsageError(
@@ -206,6 +237,3 @@ async def listen(runner: web.AppRunner, endpoint: Endpoint, timeouts: Timeouts) 
         ) from None
     except OverflowError:
         raise UsageError(f"port is {endpoint.port}; choose one from 0 to 65535") from None
-    for listener in getattr(site._server, "sockets", ()):  # What is accepted inherits its options.
-        watch_over(listener, timeouts)
-    return replace(endpoint, port=runner.addresses[0][1])

@@ -19,6 +19,7 @@ FLAGS = {
     "learner": "--syncer --name --shard --shards --slowdown --checkpoint --notice-s --run --parent-pid --json --help",
     "evaluator": "--syncer --out --name --run --parent-pid --json --help",
     "status": "--run --json --help",
+    "doctor": "--listen --advertise --run --rates --no-rates --json --help",
     "report": "--check --json --help",
 }
 

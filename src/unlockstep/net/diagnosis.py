@@ -1,0 +1,556 @@
+"""What ``unlockstep doctor`` makes of what it has found: a sentence for each fact, how bad it is, and what to do.
+
+Decides what is well, what is worth a warning and what keeps a run from working. Pure: facts come in as records and
+numbers. Does not find anything out (``machine``, ``link_check``, ``link_rates``) and prints nothing (``cli.doctor``).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from enum import Enum
+
+import msgspec
+
+from unlockstep.config import RunConfig
+from unlockstep.core.status import Status
+from unlockstep.net.names import Address, is_other_name
+
+CLOCK_OFFSET_S_MAX = 1.0
+"""More is worth a warning: certificates and logs of two machines no longer fit together."""
+
+CERTIFICATE_DAYS_MIN = 14
+"""Fewer are worth a warning."""
+
+SPREAD_MAX = 4.0
+"""Slowest of the round trips over the fastest: more, and the link has queues or losses."""
+
+BUSY_SHARE = 0.7
+"""Of what a link carries: a run that needs more has no room for anything else."""
+
+
+class State(Enum):
+    """How bad it is."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that was looked at."""
+
+    name: str
+    state: State
+    finding: str
+    fix: str = ""
+    """What to do; empty if nothing."""
+
+
+def ok(name: str, finding: str) -> Finding:
+    return Finding(name, State.OK, finding)
+
+
+def warn(name: str, finding: str, fix: str) -> Finding:
+    return Finding(name, State.WARN, finding, fix)
+
+
+def fail(name: str, finding: str, fix: str) -> Finding:
+    return Finding(name, State.FAIL, finding, fix)
+
+
+# ------------------------------------------------------------------------------------------- the way there
+
+
+class Door(Enum):
+    """What becomes of an attempt to connect."""
+
+    OPEN = "open"
+    REFUSED = "refused"
+    SILENT = "silent"
+    """Nothing comes back: a firewall that drops, or nobody has the address."""
+    UNREACHABLE = "unreachable"
+    """Something on the way says that it cannot be reached."""
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """One attempt to connect to one address."""
+
+    address: str
+    door: Door
+    seconds: float
+    detail: str = ""
+    local_address: str = ""
+    interface: str = ""
+    mbit_per_s: int | None = None
+
+
+def names(host: str, addresses: Sequence[Address], seconds: float) -> Finding:
+    """What a name means here (C48)."""
+    if not addresses:
+        return fail(
+            "names",
+            f"{host} is not known on this machine",
+            "check its spelling and /etc/resolv.conf, or give the address",
+        )
+    if addresses[0].is_unspecified:
+        return fail(
+            "names",
+            f"{host} means all addresses of a machine, and is none to connect to",
+            "give the address that the syncer prints when it starts, or has with --advertise",
+        )
+    listed = ", ".join(str(each) for each in addresses)
+    if is_other_name(host) and all(each.is_loopback for each in addresses):
+        return warn(
+            "names",
+            f"{host} means {listed} here, which is this machine itself",
+            "if the syncer is on another machine, give its address, or mend the line in /etc/hosts",
+        )
+    if seconds > 1:
+        return warn(
+            "names",
+            f"{host} is {listed}, which took {seconds:.1f} s to find out",
+            "a name server that answers late delays every new connection: mend /etc/resolv.conf, or give the address",
+        )
+    return ok("names", listed if listed == host else f"{host} is {listed}")
+
+
+def port(host: str, number: int, attempts: Sequence[Attempt]) -> Finding:
+    """Whether anybody can be connected to."""
+    reached = [each for each in attempts if each.door is Door.OPEN]
+    deaf = [each for each in attempts if each.door is not Door.OPEN]
+    if reached and not deaf:
+        return ok("port", f"{number} is open at {reached[0].address}: connected in {_ms(reached[0].seconds)}")
+    if reached:
+        return warn(
+            "port",
+            f"{number} is open at {reached[0].address}, but {deaf[0].address}, which {host} also means, is "
+            f"{deaf[0].door.value}",
+            "new connections may first try that one: take it out of the name, or have the syncer listen there, too",
+        )
+    worst = attempts[0]
+    where = f"{worst.address} port {number}"
+    if worst.door is Door.REFUSED:
+        return fail(
+            "port",
+            f"{where} refuses connections: the machine is there, and nothing listens on this port",
+            "start the syncer, check its port, and that it listens on an address that others reach (--listen)",
+        )
+    if worst.door is Door.SILENT:
+        return fail(
+            "port",
+            f"{where} does not answer for {worst.seconds:.1f} s: a firewall drops what is sent, or nobody has this "
+            "address",
+            f"let TCP port {number} in at the syncer's firewall, and its cloud's; check the address",
+        )
+    return fail(
+        "port",
+        f"{where} cannot be reached ({worst.detail})",
+        "check the network of this machine, its routes and VPN, and the address",
+    )
+
+
+def way(attempt: Attempt) -> Finding:
+    """Which interface is used."""
+    speed = "" if attempt.mbit_per_s is None else f", {attempt.mbit_per_s} Mbit/s"
+    interface = f" on {attempt.interface}{speed}" if attempt.interface else ""
+    return ok("way", f"from {attempt.local_address}{interface}")
+
+
+# ------------------------------------------------------------------------------------------- who answers
+
+
+class Spoken(Enum):
+    """What is spoken at the other end, as far as one question shows."""
+
+    HTTP = "http"
+    PLAIN_ON_TLS = "plain on tls"
+    """Plain HTTP, where TLS was expected."""
+    TLS_ON_PLAIN = "tls on plain"
+    """TLS, where plain HTTP was expected."""
+    UNTRUSTED = "untrusted"
+    """TLS, with a certificate that does not convince."""
+    TLS_FAILED = "tls failed"
+    NOTHING = "nothing"
+    """It accepts connections and says nothing."""
+    HUNG_UP = "hung up"
+    OTHER = "other"
+    """Something that is no HTTP."""
+
+
+class Certificate(msgspec.Struct, frozen=True):
+    """What a peer shows of itself."""
+
+    issuer: str
+    names: tuple[str, ...] = ()
+    ends_s: float | None = None
+    """Seconds since 1970."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What came of the first question, ``GET /v1``."""
+
+    spoken: Spoken
+    status: int = 0
+    sentence: str = ""
+    """Of a refusal; or the beginning of what was said, or an error's own text."""
+    server: str = ""
+    """What it calls itself (``Server``)."""
+    tls_version: str = ""
+    cipher: str = ""
+    certificate: Certificate | None = None
+    verify_code: int = 0
+    """OpenSSL's ``X509_V_ERR_...``."""
+
+
+_EXPIRED, _NOT_YET_VALID = 10, 9
+_OTHER_NAME = (62, 64)
+
+
+def spoken(url: str, answer: Answer, reply_s: float) -> Finding | None:
+    """What is wrong with what is spoken there; None: it is HTTP, as expected."""
+    host = url.partition("//")[2]
+    match answer.spoken:
+        case Spoken.HTTP | Spoken.UNTRUSTED:
+            return None
+        case Spoken.PLAIN_ON_TLS:
+            return fail(
+                "tls", f"{host} speaks plain HTTP, and TLS was expected", f"write http://{host}, or give the syncer TLS"
+            )
+        case Spoken.TLS_ON_PLAIN:
+            return fail("tls", f"{host} speaks TLS, and plain HTTP was expected", f"write https://{host}")
+        case Spoken.TLS_FAILED:
+            if "certificate required" in answer.sentence:
+                return fail("tls", f"{host} asks for a certificate", "give --cert and --key, signed by its authority")
+            return fail(
+                "tls",
+                f"no TLS connection to {host} ({answer.sentence})",
+                "check that both ends speak TLS 1.2 or newer, and what the syncer's audit.jsonl says of it",
+            )
+        case Spoken.NOTHING:
+            return fail(
+                "answer",
+                f"{host} accepts connections and says nothing for {reply_s:g} s",
+                "the syncer is frozen (SIGSTOP, swap), something else listens there, or a proxy has lost it",
+            )
+        case Spoken.HUNG_UP:
+            return fail(
+                "answer",
+                f"{host} accepts connections and hangs up without a word",
+                "if it speaks TLS, write https://; if a proxy is in between, check what is behind it",
+            )
+        case Spoken.OTHER:
+            return fail(
+                "answer",
+                f"what answers at {host} does not speak HTTP: it says {answer.sentence!r}",
+                "check address and port",
+            )
+
+
+def tls(url: str, answer: Answer, now_s: float, is_local: bool) -> Finding | None:
+    """Whether the connection is private, and with whom; None: it could not be seen.
+
+    Args:
+        url: of the syncer.
+        answer: to the first question.
+        now_s: seconds since 1970.
+        is_local: nobody else's machine is on the way.
+    """
+    host = url.partition("//")[2]
+    if answer.spoken is Spoken.UNTRUSTED:
+        return _untrusted(host, answer)
+    if answer.spoken is not Spoken.HTTP:
+        return None
+    if not url.startswith("https"):
+        if is_local:
+            return ok("tls", "none: what is said stays on this machine")
+        return warn(
+            "tls",
+            "none: everybody on the way can read and change what is said",
+            "start the syncer with --secrets (made by `unlockstep certs make`), and write https://",
+        )
+    about = f"{answer.tls_version} with {answer.cipher}"
+    if answer.certificate is None or answer.certificate.ends_s is None:
+        return ok("tls", about)
+    days = (answer.certificate.ends_s - now_s) / 86_400
+    about += f"; certificate of {answer.certificate.issuer}, {days:.0f} days left"
+    if days < CERTIFICATE_DAYS_MIN:
+        return warn("tls", about, "have it renewed soon: `unlockstep certs renew` on the machine that has its ca.key")
+    return ok("tls", about)
+
+
+def _untrusted(host: str, answer: Answer) -> Finding:
+    shown = answer.certificate
+    if answer.verify_code == _EXPIRED:
+        return fail(
+            "tls",
+            f"the certificate of {host} has expired",
+            "have it renewed (`unlockstep certs renew`), or set this machine's clock right",
+        )
+    if answer.verify_code == _NOT_YET_VALID:
+        return fail("tls", f"the certificate of {host} is not valid yet", "set the clock of this machine right")
+    if answer.verify_code in _OTHER_NAME:
+        held = f" (it has {', '.join(shown.names)})" if shown is not None and shown.names else ""
+        return fail(
+            "tls",
+            f"the certificate of {host} is for another name{held}",
+            "use a name that it has, or make one with this name (`unlockstep certs make --host`)",
+        )
+    by = f" (it is of {shown.issuer})" if shown is not None else ""
+    return fail(
+        "tls",
+        f"the certificate of {host} was made by an authority that is not trusted here{by}: {answer.sentence}",
+        "give the ca.pem of that syncer with --ca, or UNLOCKSTEP_CA",
+    )
+
+
+def who(url: str, answer: Answer, is_syncer: bool) -> Finding | None:
+    """Whether a syncer answers, and lets us in; None: it could not be asked."""
+    if answer.spoken is not Spoken.HTTP:
+        return None
+    if answer.status == 401:
+        return fail("token", answer.sentence, "give the token with --token-file, or in UNLOCKSTEP_TOKEN")
+    if answer.status == 403:
+        return fail("token", answer.sentence, "ask for a token of another role")
+    if answer.status == 503 and answer.sentence:
+        return warn(
+            "answer", answer.sentence, "give both addresses, with a comma between them: the one that leads is used"
+        )
+    if answer.status != 200 or not is_syncer:
+        server = f" ({answer.server})" if answer.server else ""
+        said = answer.sentence or f"status {answer.status}"
+        return fail(
+            "answer",
+            f"what answers at {url} is not an unlockstep syncer{server}: {said}",
+            "check address and port; if a proxy is in between, check what it passes on, and to where",
+        )
+    return None
+
+
+def versions(own: str, own_protocol: int, other: str, other_protocol: int) -> Finding:
+    """Whether both ends understand each other."""
+    if own_protocol != other_protocol:
+        return fail(
+            "versions",
+            f"the syncer is unlockstep {other} (protocol {other_protocol}), this is {own} (protocol {own_protocol})",
+            "install the same version on both",
+        )
+    if own != other:
+        return warn(
+            "versions",
+            f"the syncer is unlockstep {other}, this is {own}; they speak the same protocol ({own_protocol})",
+            "install the same version on both when you can",
+        )
+    return ok("versions", f"unlockstep {own}, protocol {own_protocol}, at both ends")
+
+
+def token(role: str, is_shown: bool) -> Finding:
+    """What we may do."""
+    if role in ("learner", "evaluator", "admin"):
+        shown = "the token" if is_shown else "whoever connects"
+        return ok("token", f"{shown} has the role {role}")
+    return warn("token", f"the token has the role {role}: it may look, and not take part", "ask for one of a learner")
+
+
+# ------------------------------------------------------------------------------------------- how good the link is
+
+
+def round_trips(samples_s: Sequence[float]) -> Finding:
+    """Of small requests on one connection."""
+    median_s, slow_s = statistics.median(samples_s), _slow(samples_s)
+    about = (
+        f"median {_ms(median_s)}, fastest {_ms(min(samples_s))}, slow ones {_ms(slow_s)} ({len(samples_s)} requests)"
+    )
+    if slow_s > SPREAD_MAX * min(samples_s) and slow_s - min(samples_s) > 0.05:
+        return warn(
+            "round trip",
+            about,
+            "packets are lost or wait in queues: other traffic, wireless, or a line that is overloaded",
+        )
+    return ok("round trip", about)
+
+
+def _slow(samples_s: Sequence[float]) -> float:
+    """What one of ten exceeds."""
+    return sorted(samples_s)[min(len(samples_s) - 1, int(0.9 * len(samples_s)))]
+
+
+class ClockSample(msgspec.Struct, frozen=True):
+    """One question for the time: seconds since 1970, by the clock of who has looked at it."""
+
+    asked_s: float
+    told_s: float
+    heard_s: float
+
+    @property
+    def round_trip_s(self) -> float:
+        return self.heard_s - self.asked_s
+
+    @property
+    def offset_s(self) -> float:
+        """How far the other clock is ahead, give or take half the round trip (as NTP has it)."""
+        return self.told_s - (self.asked_s + self.heard_s) / 2
+
+
+def clock(samples: Sequence[ClockSample]) -> Finding:
+    """How far the clocks are apart, from the question that was answered fastest."""
+    best = min(samples, key=lambda sample: sample.round_trip_s)
+    doubt_s = max(best.round_trip_s, 0.0) / 2
+    ahead = "ahead of" if best.offset_s >= 0 else "behind"
+    about = f"the syncer's is {_ms(abs(best.offset_s))} {ahead} this one (within {_ms(doubt_s)})"
+    if abs(best.offset_s) - doubt_s > CLOCK_OFFSET_S_MAX:
+        return warn(
+            "clock",
+            about,
+            "have both machines set by NTP (timedatectl set-ntp true): certificates and logs go by the clock",
+        )
+    return ok("clock", about)
+
+
+class Rates(msgspec.Struct, frozen=True):
+    """Bytes per second of one direction, by the number of streams."""
+
+    by_streams: dict[int, float]
+
+    @property
+    def best(self) -> float:
+        return max(self.by_streams.values())
+
+    @property
+    def streams(self) -> int:
+        """The fewest that bring nine tenths of the best."""
+        return min(number for number, rate in self.by_streams.items() if rate >= 0.9 * self.best)
+
+
+def rate(way: str, rates: Rates, round_trip_s: float, window_bytes: int | None) -> Finding:
+    """What passes, and what one connection is limited by.
+
+    Args:
+        way: ``up`` or ``down``.
+        rates: as measured.
+        round_trip_s: of the link.
+        window_bytes: the most the system lets one connection have under way; None: not known.
+    """
+    one = rates.by_streams[min(rates.by_streams)]
+    about = f"{_rate(one)} in one stream"
+    if rates.streams > 1:
+        about += f", {_rate(rates.best)} in {rates.streams}"
+    if window_bytes is not None and round_trip_s > 0 and rates.streams > 1:
+        limit = window_bytes / round_trip_s
+        if one > 0.5 * limit:
+            about += f"; this machine's buffers limit one stream to {_rate(limit)}"
+    return ok(f"rate {way}", about)
+
+
+# ------------------------------------------------------------------------------------------- whether it will do
+
+
+class Need(msgspec.Struct, frozen=True):
+    """What a run asks of the link of one learner, bytes and seconds."""
+
+    fragment_up: float
+    """The largest fragment, as it travels up."""
+    fragment_down: float
+    model_up: float
+    """All fragments, once in ``interval_s``."""
+    model_down: float
+    interval_s: float | None
+    """H steps; None: nobody has taken any."""
+    round_s: float | None
+    """From one round to the next."""
+
+
+def settings(config: RunConfig, status: Status) -> Finding:
+    """What of the run matters to a link."""
+    sizes, protocol = status.fragment_sizes, config.protocol
+    live = sum(each.state == "live" for each in status.learners)
+    model = f"{sum(sizes):,} values in {len(sizes)} fragments" if sizes else "no parameters yet"
+    return ok(
+        "settings",
+        f"run {status.run} ({status.state}): {model}, each merged every {protocol.interval_steps} steps; "
+        f"{config.codec.upload.value} up, {config.codec.download.value} down; {live} learners are live",
+    )
+
+
+def need(config: RunConfig, fragment_sizes: Sequence[int], step_s: float | None) -> Need:
+    """What the settings, the model and the speed of the learners amount to.
+
+    Args:
+        config: of the run.
+        fragment_sizes: values in each fragment.
+        step_s: of an inner step.
+    """
+    protocol = config.protocol
+    up, down = (codec.bytes_per_element for codec in (config.codec.upload, config.codec.download))
+    interval_s = None if step_s is None else protocol.interval_steps * step_s
+    return Need(
+        fragment_up=up * max(fragment_sizes),
+        fragment_down=down * max(fragment_sizes),
+        model_up=up * sum(fragment_sizes),
+        model_down=down * sum(fragment_sizes),
+        interval_s=interval_s,
+        round_s=None if interval_s is None else interval_s / len(fragment_sizes),
+    )
+
+
+def suffices(need: Need, up_bytes_per_s: float, down_bytes_per_s: float, overlap_s: float | None) -> Finding:
+    """Whether the link carries the run: what one learner must move while it takes H steps, against what it can.
+
+    Args:
+        need: of the run.
+        up_bytes_per_s, down_bytes_per_s: of the link.
+        overlap_s: what one round may take without a learner waiting for it (tau steps); None: not known.
+    """
+    up_s, down_s = need.fragment_up / up_bytes_per_s, need.fragment_down / down_bytes_per_s
+    about = f"a fragment takes {_s(up_s)} up and {_s(down_s)} down"
+    all_s = max(need.model_up / up_bytes_per_s, need.model_down / down_bytes_per_s)
+    if need.interval_s is None or need.round_s is None:
+        return ok("run", f"{about}; no learner has taken a step yet, so how often is not known: all in {_s(all_s)}")
+    share = all_s / need.interval_s
+    about += f", of {_s(need.round_s)} from one round to the next: the run needs {share:.0%} of this link"
+    if share > 1:
+        return fail("run", f"{about}, so this learner will miss rounds", _smaller(need, share))
+    if overlap_s is not None and up_s + down_s > overlap_s:
+        return warn(
+            "run",
+            f"{about}; there and back takes longer than the {_s(overlap_s)} that a round may overlap with steps",
+            "raise protocol.overlap_steps in the next run, or choose a smaller codec",
+        )
+    if share > BUSY_SHARE:
+        return warn("run", about, _smaller(need, share))
+    return ok("run", about)
+
+
+def _smaller(need: Need, share: float) -> str:
+    factor = share / BUSY_SHARE
+    return (
+        f"in the next run raise protocol.interval_steps {factor:.1f} times, or choose codec.upload and codec.download "
+        "with fewer bits"
+    )
+
+
+def step_s(status: Status) -> float | None:
+    """Of a live learner, the median; None: nobody has taken any."""
+    times_ns = [each.step_ns for each in status.learners if each.state == "live" and each.step_ns > 0]
+    return statistics.median(times_ns) / 1e9 if times_ns else None
+
+
+# ------------------------------------------------------------------------------------------- words
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def _s(seconds: float) -> str:
+    return _ms(seconds) if seconds < 1 else f"{seconds:.1f} s" if seconds < 100 else f"{seconds:.0f} s"
+
+
+def _rate(bytes_per_s: float) -> str:
+    return f"{_scaled(bytes_per_s)}B/s ({_scaled(8 * bytes_per_s)}bit/s)"
+
+
+def _scaled(value: float) -> str:
+    """Three digits, and a prefix."""
+    factor, prefix = next(((f, p) for f, p in ((1e9, "G"), (1e6, "M"), (1e3, "k")) if value >= 0.9995 * f), (1.0, ""))
+    return f"{value / factor:.3g} {prefix}"

@@ -23,8 +23,8 @@ import msgspec
 import tomli_w
 
 from unlockstep.core.adoption import Adoption
-from unlockstep.core.codec import Codec
 from unlockstep.core.errors import ConfigError
+from unlockstep.core.formats import Codec, Rounding
 from unlockstep.core.ids import is_learner_name
 from unlockstep.core.merge import MergeRule
 from unlockstep.core.options import Dealing, ProtocolOptions, RollbackOptions
@@ -42,7 +42,9 @@ class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     def _require(self, name: str, valid: bool, fix: str) -> None:
         if not valid:
             section = type(self).__name__.removesuffix("Section").lower()
-            raise ConfigError(f"{section}.{name} is {getattr(self, name)!r}; {fix}")
+            value = getattr(self, name)
+            shown = value.value if isinstance(value, Enum) else value
+            raise ConfigError(f"{section}.{name} is {shown!r}; {fix}")
 
     def _at_least(self, least: int, *names: str) -> None:
         for name in names:
@@ -201,8 +203,28 @@ class CodecSection(_Section, frozen=True):
 
     upload: Codec = Codec.BFLOAT16
     """Outer gradients, learner to syncer."""
+    upload_rounding: Rounding = Rounding.NEAREST
+    """... to int8, int4 and int2: ``nearest`` or ``stochastic``."""
+    upload_feedback: bool = True
+    """What rounding to int8, int4 or int2 takes from a contribution is added to the next one of the fragment
+    (``core.feedback``); a learner then keeps a float32 copy of the model for it."""
     download: Codec = Codec.FLOAT32
     """Committed versions, syncer to learner."""
+
+    def __post_init__(self) -> None:
+        if self.upload_rounding is Rounding.STOCHASTIC:
+            upload = self.upload.value
+            self._require(
+                "upload_rounding",
+                self.upload.is_integer,
+                f"codec.upload is {upload!r}, which is not rounded to integers: leave it at 'nearest'",
+            )
+            self._require(
+                "upload_rounding",
+                self.upload is not Codec.INT2 or not self.upload_feedback,
+                "codec.upload is 'int2' with codec.upload_feedback, and what is left over would outgrow what is sent: "
+                "choose 'nearest', or switch the feedback off",
+            )
 
 
 class LimitsSection(_Section, frozen=True):

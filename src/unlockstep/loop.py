@@ -78,6 +78,8 @@ class Contribution:
     local: FloatArray
     position: int = 0
     samples: int = 0
+    loads: int = 0
+    """How often the fragment has been loaded by this process: what rounding took before the last time is void."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,12 @@ class Link(Protocol):
         ...
 
     def upload(self, contribution: Contribution) -> None:
-        """Encode and upload a contribution. Silent if it arrives, whatever becomes of it; else ``UploadFailed``."""
+        """Encode and upload a contribution, perhaps not for the first time. Silent if it arrives, whatever becomes of
+        it; else ``UploadFailed``."""
+        ...
+
+    def forget(self, handed_over: HandedOver) -> None:
+        """This contribution is settled, and will not be uploaded again."""
         ...
 
     def upload_seed(self, run_id: str, learner: str, incarnation: int, fragment: int, values: FloatArray) -> None:
@@ -178,6 +185,7 @@ class LearnerLoop:
         self._changed = threading.Condition(self._lock)
         self._queue: deque[LearnerAction] = deque()
         self._anchors: dict[int, FloatArray] = {}
+        self._loads = [0] * core.layout.fragment_count
         self._snapshots: dict[int, FloatArray] = {}
         self._unsettled: dict[HandedOver, Contribution] = {}
         """It may have to be handed over once more."""
@@ -427,6 +435,7 @@ class LearnerLoop:
                 self._link.upload(replace(self._unsettled[handed_over], incarnation=incarnation))
             case Forget(handed_over):
                 self._unsettled.pop(handed_over, None)
+                self._link.forget(handed_over)
             case Adopt():
                 self._adopt(action)
             case UploadSeed(fragment):
@@ -495,6 +504,7 @@ class LearnerLoop:
         except UsageError as error:
             return StateUnfit(str(error))
         for fragment in action.fragments:
+            self._loads[fragment] += 1
             self._write_anchor(fragment, donated.fragments[fragment])
         return StateLoaded()
 
@@ -521,6 +531,7 @@ class LearnerLoop:
             local=local,
             position=upload.position,
             samples=upload.samples,
+            loads=self._loads[upload.fragment],
         )
         self._unsettled[HandedOver(upload.round, upload.fragment, upload.tokens)] = contribution
         self._link.upload(contribution)
@@ -530,6 +541,7 @@ class LearnerLoop:
         fragment, mode, alpha = action.fragment, self._adoption, self._blend_alpha
         new = self._link.take(action.payload)
         self._snapshots.pop(fragment, None)
+        self._loads[fragment] += action.load
         if action.load or mode is Adoption.OVERWRITE:
             self._write_anchor(fragment, new)
             return

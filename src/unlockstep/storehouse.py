@@ -3,9 +3,9 @@
 Decides what is kept and for how long, and turns an uploaded body into a contribution or a defect. Does not decide what
 becomes of either (the core), and knows no sockets.
 
-Who may call what: ``inspect``, ``check_seed``, ``seed`` and ``prepare`` take time, change nothing that others read
-(``seed`` adds what nobody could read before) and belong in a worker thread; everything else is quick and belongs to the
-thread that owns the core.
+Who may call what: ``inspect``, ``check_seed``, ``seed``, ``is_seed`` and ``prepare`` take time, change nothing that
+others read (``seed`` adds what nobody could read before) and belong in a worker thread; everything else is quick and
+belongs to the thread that owns the core.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from unlockstep.core.actions import Commit, Share
 from unlockstep.core.chunks import Float32
 from unlockstep.core.codec import Body, body_digest, fragment_codecs
 from unlockstep.core.errors import LocalProtocolError, RemoteProtocolError
+from unlockstep.core.formats import Codec
 from unlockstep.core.global_params import GlobalParams, Prepared
 from unlockstep.core.layout import Layout
 from unlockstep.core.merge import Entry
@@ -80,7 +81,7 @@ class Storehouse:
         self._limits = Limits(norm_max=config.limits.norm_max)
         self._norms = RecentNorms(layout.fragment_count, factor=config.limits.outlier_factor)
         self._uploads = fragment_codecs(layout, config.codec.upload)
-        self._seeds = fragment_codecs(layout, config.codec.download)
+        self._seeds = fragment_codecs(layout, Codec.FLOAT32)
         outer = config.outer
         self._params = GlobalParams(
             layout,
@@ -142,8 +143,13 @@ class Storehouse:
     # ------------------------------------------------------------------------------------------- versions
 
     def seed_size(self, fragment: int) -> int:
-        """Bytes of the body of version 0."""
+        """Bytes in which version 0 is uploaded: exact, in whatever format it is published."""
         return self._seeds[fragment].body_size
+
+    def is_seed(self, fragment: int, digest: str) -> bool:
+        """Whether version 0 is the current one, and was made of an uploaded body with this digest."""
+        uploaded = self._seeds[fragment].encode(self._params.values(fragment))
+        return self.newest_version(fragment) == 0 and body_digest(uploaded) == digest
 
     def check_seed(self, fragment: int, body: Body) -> Float32:
         """The values of an uploaded version 0. Raises RemoteProtocolError if it is not what it should be."""

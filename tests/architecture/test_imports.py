@@ -16,9 +16,11 @@ IMPORTS = {
     "unlockstep.core": "msgspec",
     # the numbers in it
     "unlockstep.core.adoption": "unlockstep.core numpy",
+    "unlockstep.core.blocks": "unlockstep.core numpy",
     "unlockstep.core.chunks": "unlockstep.core numpy",
     "unlockstep.core.codec": "unlockstep.core numpy",
     "unlockstep.core.digests": "blake3",
+    "unlockstep.core.feedback": "unlockstep.core numpy",
     "unlockstep.core.global_params": "unlockstep.core numpy",
     "unlockstep.core.merge": "unlockstep.core numpy",
     "unlockstep.core.outer": "unlockstep.core numpy",

@@ -57,8 +57,7 @@ def server() -> Iterator[BodyServer]:
 
 
 async def contribute(courier: Courier, path: str = "/up", fragment: int = 0, scale: float = 1.0) -> Answered:
-    anchor, local = site.values(fragment, scale), site.values(fragment, scale / 4)
-    return await courier.contribute(fragment, anchor, local, path, site.QUERY)
+    return await courier.contribute(site.contribution(fragment, scale), path, site.QUERY)
 
 
 def contributed(fragment: int = 0, scale: float = 1.0) -> bytes:

@@ -20,9 +20,10 @@ from support.live_run import WAIT_S, layout_of, live_syncer, small_config
 from support.mailbox import Mailbox
 from unlockstep import config as run_config
 from unlockstep.config import RunConfig
-from unlockstep.core.codec import Codec, FragmentCodec, body_digest
+from unlockstep.core.codec import FragmentCodec, body_digest
 from unlockstep.core.errors import LocalProtocolError, UsageError
 from unlockstep.core.events import LearnerAway, LearnerJoined, RunSeeded
+from unlockstep.core.formats import Codec
 from unlockstep.core.ids import PROTOCOL_VERSION
 from unlockstep.core.messages import (
     Connected,

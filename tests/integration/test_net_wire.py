@@ -19,7 +19,7 @@ from numpy.testing import assert_array_equal
 from support.live_run import WAIT_S, LiveSyncer, live_syncer, small_config
 from unlockstep import config as run_config
 from unlockstep.config import CodecSection, RunConfig
-from unlockstep.core.codec import Codec, FragmentCodec
+from unlockstep.core.codec import FragmentCodec
 from unlockstep.core.events import (
     ContributionAccepted,
     ContributionRefused,
@@ -29,6 +29,7 @@ from unlockstep.core.events import (
     LearnerJoined,
     RunSeeded,
 )
+from unlockstep.core.formats import Codec
 from unlockstep.core.messages import Evaluation, Fenced, Heartbeat, Published, Pull, Settled, Welcome, encode
 from unlockstep.core.reasons import DepartureReason, RefusalReason
 from unlockstep.core.status import Status

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unlockstep.core.formats import Codec
 from unlockstep.sim import bandwidth
-from unlockstep.sim.bandwidth import Exchange, WireFormat, Workload
+from unlockstep.sim.bandwidth import FORMATS, Exchange, Workload
 
 workloads = st.builds(
     Workload,
@@ -18,7 +19,7 @@ workloads = st.builds(
     fragments=st.integers(1, 500),
     overlap_steps=st.integers(1, 8),
 )
-forms = st.sampled_from(WireFormat)
+forms = st.sampled_from(FORMATS)
 
 
 @st.composite
@@ -30,7 +31,7 @@ def exchanges(draw: st.DrawFn) -> Exchange:
         load.data_parallel(form, hidden_share=0.0),
         load.diloco(form),
         load.streaming(form),
-        load.decoupled(form, WireFormat.BFLOAT16),
+        load.decoupled(form, Codec.BFLOAT16),
     )
     return draw(st.sampled_from(methods))
 
@@ -47,7 +48,7 @@ def test_a_faster_link_never_makes_chips_wait_longer(exchange: Exchange, gbit: f
 
 
 @given(load=workloads, form=forms)
-def test_the_peak_is_never_below_the_mean(load: Workload, form: WireFormat) -> None:
+def test_the_peak_is_never_below_the_mean(load: Workload, form: Codec) -> None:
     exchange = load.decoupled(form, form)
     assert exchange.peak_gbit >= exchange.mean_up_gbit * (1 - 1e-12)
 

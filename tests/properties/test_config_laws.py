@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from unlockstep import config
 from unlockstep.core.adoption import Adoption
-from unlockstep.core.codec import Codec
 from unlockstep.core.errors import ConfigError
+from unlockstep.core.formats import Codec
 from unlockstep.core.merge import MergeRule
 from unlockstep.core.options import Anchor, Late, Participation, ProtocolOptions
 

@@ -18,8 +18,10 @@ from typing import Any
 import numpy as np
 
 from unlockstep.config import CodecSection
-from unlockstep.core.codec import Codec, FragmentCodec
+from unlockstep.core.codec import FragmentCodec
+from unlockstep.core.formats import Codec
 from unlockstep.core.layout import LayoutMethod, Role, TensorSpec, build_layout
+from unlockstep.loop import Contribution
 from unlockstep.net import api
 from unlockstep.net.courier_child import ChildCarrier
 from unlockstep.net.couriers import Carrier, Courier, ThreadCarrier, memory_bytes
@@ -66,6 +68,14 @@ async def ready(carrier: ChildCarrier) -> int:
 
 def values(fragment: int, scale: float = 1.0) -> np.ndarray:
     return (scale * np.linspace(-1, 1, LAYOUT.fragment_size(fragment))).astype(np.float32)
+
+
+def contribution(fragment: int = 0, scale: float = 1.0, tokens: int = 10, loads: int = 1) -> Contribution:
+    """Three quarters of the way from these values to zero."""
+    return Contribution(
+        run_id="id", learner="a", incarnation=1, round=fragment, fragment=fragment, base_version=0, c_steps=1,
+        c_tokens=tokens, tokens=tokens, anchor=values(fragment, scale), local=values(fragment, scale / 4), loads=loads,
+    )  # fmt: skip
 
 
 def body(fragment: int, of: np.ndarray) -> bytes:

@@ -21,8 +21,9 @@ import numpy as np
 
 from unlockstep import config as run_config
 from unlockstep.config import CodecSection, OuterSection, RunConfig, RunSection
-from unlockstep.core.codec import Codec, FragmentCodec, body_digest
+from unlockstep.core.codec import FragmentCodec, body_digest
 from unlockstep.core.events import Event, StepReported
+from unlockstep.core.formats import Codec
 from unlockstep.core.ids import PROTOCOL_VERSION
 from unlockstep.core.layout import Layout, LayoutMethod, build_layout
 from unlockstep.core.messages import (

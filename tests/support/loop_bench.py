@@ -14,7 +14,16 @@ from support.core_builders import LEASE_NS, STEP_NS, layout, learner_core, optio
 from support.learner_stage import notice
 from unlockstep.core.adoption import Adoption
 from unlockstep.core.layout import Layout, TensorSpec
-from unlockstep.core.messages import Connected, Fetched, LearnerMessage, Published, Pull, VersionNotice, Welcome
+from unlockstep.core.messages import (
+    Connected,
+    Fetched,
+    HandedOver,
+    LearnerMessage,
+    Published,
+    Pull,
+    VersionNotice,
+    Welcome,
+)
 from unlockstep.core.outer_gradient import outer_gradient
 from unlockstep.learners.backend import FloatArray, StepStats
 from unlockstep.loop import Contribution, LearnerLoop
@@ -55,6 +64,7 @@ class Wire:
         self.fetches: list[VersionNotice] = []
         self.uploads: list[Contribution] = []
         self.upload_threads: list[int] = []
+        self.forgotten: list[HandedOver] = []
         self.seeds: list[float] = []
         self.bodies: dict[int, FloatArray] = {}
 
@@ -67,6 +77,9 @@ class Wire:
     def upload(self, contribution: Contribution) -> None:
         self.uploads.append(contribution)
         self.upload_threads.append(threading.get_ident())
+
+    def forget(self, handed_over: HandedOver) -> None:
+        self.forgotten.append(handed_over)
 
     def upload_seed(self, run_id: str, learner: str, incarnation: int, fragment: int, values: FloatArray) -> None:
         self.seeds.append(float(values[0]))

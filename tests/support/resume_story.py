@@ -27,6 +27,7 @@ from unlockstep.core.layout import LayoutMethod, build_layout
 from unlockstep.core.messages import (
     Connected,
     Fetched,
+    HandedOver,
     LearnerMessage,
     Progress,
     Published,
@@ -110,6 +111,8 @@ class Script:
     def upload(self, made: Contribution) -> None:
         counts = (made.round, made.fragment, made.base_version, made.c_steps, made.c_tokens, made.tokens)
         self.uploads.append(digest(np.array(counts), made.anchor, made.local))
+
+    def forget(self, handed_over: HandedOver) -> None: ...
 
     def upload_seed(self, run_id: str, learner: str, incarnation: int, fragment: int, values: FloatArray) -> None: ...
 

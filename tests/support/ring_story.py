@@ -14,8 +14,8 @@ import numpy as np
 from unlockstep import config as run_config
 from unlockstep.checkers import check
 from unlockstep.core.adoption import Adoption
-from unlockstep.core.codec import Codec
 from unlockstep.core.events import Event, StepReported
+from unlockstep.core.formats import Codec
 from unlockstep.core.merge import MergeRule
 from unlockstep.core.messages import EndRun
 from unlockstep.learners.toy import ToyBackend

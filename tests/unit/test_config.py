@@ -10,8 +10,8 @@ import pytest
 from unlockstep import config
 from unlockstep.config import OUTER_OPTIMIZERS, RunConfig
 from unlockstep.core.adoption import Adoption
-from unlockstep.core.codec import Codec
 from unlockstep.core.errors import ConfigError
+from unlockstep.core.formats import Codec
 from unlockstep.core.outer import outer_optimizer
 
 COMPLAINTS = {
@@ -24,8 +24,9 @@ COMPLAINTS = {
     "run.name=12": "run.name is 12; it must be text in quotes",
     "local.slowdown=2": "local.slowdown is 2; it must be a list of numbers in brackets",
     "local.slowdown=[1, 'x']": "local.slowdown is [1, 'x']; it must be a list of numbers in brackets",
-    "codec.upload=float8": "codec.upload is 'float8'; it must be one of float32, bfloat16",
-    "codec.upload=8": "codec.upload is 8; it must be one of float32, bfloat16",
+    "codec.upload=float8": "codec.upload is 'float8'; it must be one of float32, bfloat16, int8, int4, int2",
+    "codec.upload_rounding=stochastic": "codec.upload_rounding is 'stochastic'; codec.upload is 'bfloat16', which",
+    "codec.upload=8": "codec.upload is 8; it must be one of float32, bfloat16, int8, int4, int2",
     "outer.merge=median": "outer.merge is 'median'; it must be one of mean, rda",
     # unknown names
     "protocol.quorm=2": "protocol.quorm is not a setting; did you mean protocol.quorum?",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -16,6 +17,8 @@ from unlockstep.core.messages import (
     Connected,
     Fetched,
     Finish,
+    GoneBack,
+    HandedOver,
     Heartbeat,
     Join,
     Leave,
@@ -24,6 +27,7 @@ from unlockstep.core.messages import (
     Published,
     Pull,
     SeedStored,
+    Settled,
     Stop,
     VersionNotice,
     Welcome,
@@ -359,3 +363,31 @@ def test_bodies_that_are_not_taken_are_discarded() -> None:
     bench.hand_over(0, 0)
     bench.step()
     assert (bench.store.values[0], bench.wire.bodies) == (6.0, {})
+
+
+def test_a_contribution_says_how_often_its_fragment_was_loaded() -> None:
+    """Once at first; a version that is adopted later is no load, for the progress goes on. Going back is one."""
+    bench = training(Adoption.CARRY)
+    bench.step(1, 1)
+    bench.hand_over(0, 0)
+    bench.publish(0, 1, 5.0)
+    bench.step(1, 1)
+    bench.hand_over(0, 2)
+    back = tuple(msgspec.structs.replace(notice(fragment, 2), void_below=2) for fragment in (0, 1))
+    bench.loop.deliver(GoneBack(back, 0))
+    bench.step(1, 1)
+    for fragment in (0, 1):
+        bench.arrive(fragment, 2, 7.0)
+    bench.loop.wait_until_may_step(timeout_s=0)
+    bench.step(1, 1)
+    bench.hand_over(0, 4)
+    assert [made.loads for made in bench.wire.uploads] == [1, 1, 2]
+
+
+def test_what_is_settled_is_forgotten_by_the_link_too() -> None:
+    bench = training()
+    bench.step(1, 1)
+    bench.hand_over(0, 0)
+    assert bench.wire.forgotten == []
+    bench.loop.deliver(Settled(0, 0, 10, late=False, refusal=None))
+    assert bench.wire.forgotten == [HandedOver(0, 0, 10)]

@@ -19,18 +19,16 @@ from rich.text import Text
 
 from unlockstep.cli.output import wide_console
 from unlockstep.cli.simulate_fleet import FIELDS, Sweep
+from unlockstep.core.formats import BLOCK_ELEMENTS, SCALE_BITS
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 from unlockstep.report.summary import duration
 from unlockstep.sim.advise import Advice, Choice, Question, Setting
 from unlockstep.sim.bandwidth import (
-    BLOCK_ELEMENTS,
     BLOCKING,
     PUBLISHED_WORKLOAD,
-    SCALE_BITS,
     UTILISATIONS,
     Published,
     Row,
-    WireFormat,
     Workload,
 )
 from unlockstep.sim.fleet import ELASTIC_ONLY, YEAR_S, Fleet, counted
@@ -294,8 +292,7 @@ _ASSUMPTIONS = (
     "time. Learners of this system never stall; for it, it is the share of the rounds' pace that is kept.",
     "Data-parallel averages gradients in a ring, 2 (M - 1) / M of the model each way, hidden under the backward pass "
     "(2/3 of a step) unless it blocks; DiLoCo blocks; Streaming DiLoCo and this system hide under tau steps.",
-    f"int8 and int4 carry a scale of {SCALE_BITS} bits per {BLOCK_ELEMENTS} elements"
-    f"{'' if WireFormat.INT4.in_this_version else '; they are not in this version'}. Headers, latency and the merge "
+    f"int8 and int4 carry a scale of {SCALE_BITS} bits per {BLOCK_ELEMENTS} elements. Headers, latency and the merge "
     "are not counted.",
 )
 _UNPUBLISHED = (

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unlockstep.core.chunks import Float32
-from unlockstep.core.codec import Codec, body_digest, fragment_codecs
+from unlockstep.core.codec import body_digest, fragment_codecs
 from unlockstep.core.errors import LocalProtocolError
+from unlockstep.core.formats import Codec
 from unlockstep.core.layout import Layout, Role
 from unlockstep.core.merge import Entry, MergeRule, merge
 from unlockstep.core.outer import OuterOptimizer

@@ -23,11 +23,14 @@ import torch
 from torch import Tensor
 
 from unlockstep.core.errors import UsageError
-from unlockstep.learners.backend import TensorBits
+from unlockstep.learners.backend import DTYPES, TensorBits
 
 
 def bits_of(tensor: Tensor) -> TensorBits:
-    """A host copy of a tensor, on any device and in any memory format. No value is converted."""
+    """A host copy of a tensor, on any device and in any memory format. No value is converted. Raises UsageError for a
+    dtype that has no place in a file."""
+    if dtype_name(tensor.dtype) not in DTYPES:
+        raise UsageError(f"a tensor is {tensor.dtype}, which a file cannot hold; keep it as one of {', '.join(DTYPES)}")
     host = torch.empty(tensor.shape, dtype=tensor.dtype)
     host.copy_(tensor.detach())
     return TensorBits(dtype_name(tensor.dtype), tuple(tensor.shape), host.reshape(-1).view(torch.uint8).numpy())

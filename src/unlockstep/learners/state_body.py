@@ -21,28 +21,14 @@ from unlockstep.core.codec import Body
 from unlockstep.core.errors import RemoteProtocolError
 from unlockstep.core.layout import Layout
 from unlockstep.core.messages import VersionNotice
-from unlockstep.learners.backend import FloatArray, State, TensorBits
+from unlockstep.learners.backend import DTYPES, FloatArray, State, TensorBits
 
 SCHEMA = 1
 
 HEADER_BYTES_MAX = 64 * 1024 * 1024
 """Names, shapes and facts of a model with some hundred thousand tensors."""
 
-_CODES = {
-    "float64": ("F64", 8),
-    "float32": ("F32", 4),
-    "float16": ("F16", 2),
-    "bfloat16": ("BF16", 2),
-    "float8_e4m3fn": ("F8_E4M3", 1),
-    "float8_e5m2": ("F8_E5M2", 1),
-    "int64": ("I64", 8),
-    "int32": ("I32", 4),
-    "int16": ("I16", 2),
-    "int8": ("I8", 1),
-    "uint8": ("U8", 1),
-    "bool": ("BOOL", 1),
-}
-_DTYPES = {code: (dtype, size) for dtype, (code, size) in _CODES.items()}
+_DTYPES = {code: (dtype, size) for dtype, (code, size) in DTYPES.items()}
 
 
 class Donated(msgspec.Struct, frozen=True):
@@ -84,11 +70,11 @@ def encode_state(
     facts = _Facts(SCHEMA, layout.digest, donated.clock, donated.notices, dict(donated.inner.facts))
     header: dict[str, Any] = {"__metadata__": {"unlockstep": json.dumps(msgspec.to_builtins(facts))}}
     offset = 0
-    names = sorted(tensors, key=lambda name: (-_CODES[tensors[name].dtype][1], name))  # all of them aligned
+    names = sorted(tensors, key=lambda name: (-DTYPES[tensors[name].dtype][1], name))  # all of them aligned
     for name in names:
         bits = tensors[name]
         header[name] = {
-            "dtype": _CODES[bits.dtype][0],
+            "dtype": DTYPES[bits.dtype][0],
             "shape": list(bits.shape),
             "data_offsets": [offset, offset + bits.data.nbytes],
         }

@@ -126,8 +126,9 @@ class Bodies:
         part = _part(request)
         announced = _announced(request, part, sender.learner, sender.incarnation)
         if storehouse.newest_version(fragment) is not None:
-            stored = storehouse.body(fragment, 0)
-            if stored is None or (announced.key not in service.answers and stored[1] != str(part.digest)):
+            stored, digest = storehouse.body(fragment, 0), str(part.digest)
+            is_same = announced.key in service.answers or await service.in_worker(storehouse.is_seed, fragment, digest)
+            if stored is None or not is_same:
                 raise Refusal(409, f"fragment {fragment} has its version 0 already")
             if service.is_seeder(sender.learner, sender.incarnation):
                 # Its connection has broken and it seeds from the first fragment on: the core must hear of each again.

@@ -14,8 +14,9 @@ import aiohttp
 import numpy as np
 
 from unlockstep.core.chunks import Float32
-from unlockstep.core.codec import Body, Codec, FragmentCodec, body_digest, fragment_codecs
+from unlockstep.core.codec import Body, FragmentCodec, body_digest, fragment_codecs
 from unlockstep.core.errors import RemoteProtocolError
+from unlockstep.core.formats import Codec
 from unlockstep.core.layout import Layout
 from unlockstep.core.messages import VersionNotice
 from unlockstep.net.api import STREAM_BUFFER_BYTES, WRITE_BYTES, base_urls, version_path

@@ -31,8 +31,10 @@ import numpy as np
 
 from unlockstep.core.chunks import Float32
 from unlockstep.core.errors import LocalProtocolError
+from unlockstep.core.messages import HandedOver
 from unlockstep.net.couriers import Carrier, CarrierDied, Parcel, ThreadCarrier
 from unlockstep.net.jobs import (
+    Forget,
     FrameReader,
     Job,
     Order,
@@ -155,6 +157,13 @@ class ChildCarrier:
             return await self._threads().carry(job, parcel)
         assert self._child is not None, "jobs are carried when there is a child"
         return await self._child.carry(job, parcel.file)
+
+    def forget(self, handed_over: HandedOver) -> None:
+        """See ``Carrier``."""
+        if self._instead is not None:
+            self._instead.forget(handed_over)
+        if self._child is not None:
+            self._child.say(Forget(handed_over))
 
     def turn_to(self, url: str) -> None:
         """See ``Carrier``."""

@@ -15,7 +15,7 @@ from contextlib import suppress
 import msgspec
 
 from unlockstep.core.errors import LocalProtocolError
-from unlockstep.net.jobs import FrameReader, Job, Ready, Setting, SetUp, TurnTo, read_order, send_frame
+from unlockstep.net.jobs import Forget, FrameReader, Job, Ready, Setting, SetUp, TurnTo, read_order, send_frame
 from unlockstep.net.memory_files import Bytes, MemoryFile
 from unlockstep.net.porter import Porter, connector
 
@@ -54,6 +54,8 @@ def _serve(end: socket.socket) -> None:
                     raise LocalProtocolError("it was given a job before it was set up")
                 case TurnTo():
                     office.porter.turn_to(order.url)
+                case Forget():
+                    office.porter.forget(order.handed_over)
                 case _:
                     office.begin(order, _memory(order.size, descriptor))
 

@@ -26,9 +26,10 @@ from unlockstep.core.chunks import Float32
 from unlockstep.core.codec import fragment_codecs
 from unlockstep.core.errors import RemoteProtocolError
 from unlockstep.core.layout import Layout
-from unlockstep.core.messages import VersionNotice
+from unlockstep.core.messages import HandedOver, VersionNotice
 from unlockstep.core.outer_gradient import outer_gradient
 from unlockstep.learners.state_body import Donated, decode_state, encode_state
+from unlockstep.loop import Contribution
 from unlockstep.net import api
 from unlockstep.net.jobs import (
     Answered,
@@ -110,6 +111,10 @@ class Carrier(Protocol):
         """Its job has ended, and nobody needs what is in it."""
         ...
 
+    def forget(self, handed_over: HandedOver) -> None:
+        """A contribution is settled: nothing of it need be kept."""
+        ...
+
     def turn_to(self, url: str) -> None:
         """Another syncer leads. What is under way to the one before is given up."""
         ...
@@ -132,6 +137,7 @@ class Courier:
     def __init__(self, setting: Setting, layout: Layout, carrier: Carrier, meter: LinkMeter) -> None:
         self._run = setting.run
         self._layout = layout
+        self._codec = setting.codec.upload
         self._downloads = fragment_codecs(layout, setting.codec.download)
         self._carrier = carrier
         self._meter = meter
@@ -153,19 +159,22 @@ class Courier:
 
     # ------------------------------------------------------------------------------------------- up
 
-    async def contribute(
-        self, fragment: int, anchor: Float32, local: Float32, path: str, query: dict[str, str]
-    ) -> Answered:
+    async def contribute(self, made: Contribution, path: str, query: dict[str, str]) -> Answered:
         """Upload ``anchor - local``, float32[n]. Status 0: it has not arrived, as far as is known."""
+        key = made.run_id, made.learner, made.round, made.fragment, made.tokens, made.loads
 
         def pack() -> Parcel:
-            parcel = self._carrier.pack(4 * local.size)
-            outer_gradient(anchor, local, out=parcel.floats(local.size))
+            parcel = self._carrier.pack(4 * made.local.size)
+            outer_gradient(made.anchor, made.local, out=parcel.floats(made.local.size))
             return parcel
 
         return await self._send(
-            pack, lambda number, size, timeouts: Contribute(number, size, timeouts, fragment, path, query)
+            pack, lambda number, size, timeouts: Contribute(number, size, timeouts, *key, self._codec, path, query)
         )
+
+    def forget(self, handed_over: HandedOver) -> None:
+        """A contribution is settled, and will not be uploaded again."""
+        self._carrier.forget(handed_over)
 
     async def seed(self, fragment: int, values: Float32, path: str, query: dict[str, str]) -> Answered:
         """Upload version 0 of a fragment, float32[n]."""
@@ -303,6 +312,10 @@ class ThreadCarrier:
 
     def take_back(self, parcel: Parcel) -> None:
         """It is forgotten."""
+
+    def forget(self, handed_over: HandedOver) -> None:
+        """See ``Carrier``. In a thread: it may have to wait for one that encodes."""
+        self._threads.submit(self._porter.forget, handed_over)
 
     def turn_to(self, url: str) -> None:
         """See ``Carrier``."""

@@ -481,7 +481,7 @@ def need(config: RunConfig, fragment_sizes: Sequence[int], step_s: float | None)
         step_s: of an inner step.
     """
     protocol = config.protocol
-    up, down = (codec.bytes_per_element for codec in (config.codec.upload, config.codec.download))
+    up, down = (codec.bits_per_element / 8 for codec in (config.codec.upload, config.codec.download))
     interval_s = None if step_s is None else protocol.interval_steps * step_s
     return Need(
         fragment_up=up * max(fragment_sizes),

@@ -84,7 +84,7 @@ class Examination:
         leases = Leases(has_standby=has_standby) if self._config is None else leases_of(self._config, has_standby)
         model_bytes = 0
         if self._config is not None and self._status is not None:
-            model_bytes = int(sum(self._status.fragment_sizes) * self._config.codec.download.bytes_per_element)
+            model_bytes = int(sum(self._status.fragment_sizes) * self._config.codec.download.bits_per_element / 8)
         return derive(leases, self.measured, model_bytes)
 
     def findings(self) -> Iterator[Finding]:

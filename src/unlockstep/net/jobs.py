@@ -21,8 +21,9 @@ import msgspec
 
 from unlockstep.config import CodecSection
 from unlockstep.core.errors import LocalProtocolError
+from unlockstep.core.formats import Codec
 from unlockstep.core.layout import LayoutMethod, TensorSpec
-from unlockstep.core.messages import VersionNotice
+from unlockstep.core.messages import HandedOver, VersionNotice
 from unlockstep.net.timeouts import Timeouts
 
 FRAME_BYTES_MAX = 64 * 1024
@@ -75,6 +76,12 @@ class TurnTo(_Message, frozen=True):
     url: str
 
 
+class Forget(_Message, frozen=True):
+    """This contribution is settled: whatever is kept of it can go."""
+
+    handed_over: HandedOver
+
+
 class _Job(_Message, frozen=True):
     number: int
     """By which its result is known."""
@@ -85,9 +92,16 @@ class _Job(_Message, frozen=True):
 
 
 class Contribute(_Job, frozen=True):
-    """Encode the outer gradient in the memory, float32[n], and upload it. Ends in ``Answered``."""
+    """Encode the outer gradient in the memory, float32[n], and upload it. Ends in ``Answered``. What it is known by:
+    ``feedback.Made``."""
 
+    run_id: str
+    learner: str
+    round: int
     fragment: int
+    tokens: int
+    loads: int
+    codec: Codec
     path: str
     query: dict[str, str]
 
@@ -124,7 +138,7 @@ class TakeState(_Job, frozen=True):
 
 
 Job: TypeAlias = Contribute | Seed | Fetch | GiveState | TakeState
-Order: TypeAlias = SetUp | TurnTo | Job
+Order: TypeAlias = SetUp | TurnTo | Forget | Job
 
 
 # ---------------------------------------------------------------------------------------------- from the courier

@@ -93,6 +93,11 @@ class LearnerBulk:
         """See ``loop.Link``."""
         self._begin(self._upload(contribution), self._transfers)
 
+    def forget(self, handed_over: HandedOver) -> None:
+        """See ``loop.Link``."""
+        if not self._is_closing:
+            self._courier.forget(handed_over)
+
     def upload_seed(self, sender: api.SeedQuery, fragment: int, values: Float32) -> None:
         """See ``loop.Link``."""
         self._begin(self._upload_seed(sender, fragment, values), self._transfers)
@@ -178,7 +183,7 @@ class LearnerBulk:
         status = 0
         try:
             async with self._upload_places:
-                answer = await self._courier.contribute(c.fragment, c.anchor, c.local, path, query)
+                answer = await self._courier.contribute(c, path, query)
                 status = _noted(answer, path)
         finally:
             is_newest = self._handing_over.get(handed_over) is c

@@ -27,6 +27,7 @@ from unlockstep.core.codec import fragment_codecs
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND, NEVER_NS
 from unlockstep.core.layout import Layout
 from unlockstep.core.messages import (
+    HandedOver,
     HostFailed,
     Join,
     LearnerInput,
@@ -154,6 +155,10 @@ class LearnerClient:
     def upload(self, contribution: Contribution) -> None:
         """See ``Link.upload``."""
         self._call(self._bulk.upload, contribution)
+
+    def forget(self, handed_over: HandedOver) -> None:
+        """See ``Link.forget``."""
+        self._call(self._bulk.forget, handed_over)
 
     def upload_seed(self, run_id: str, learner: str, incarnation: int, fragment: int, values: Float32) -> None:
         """See ``Link.upload_seed``."""

@@ -21,8 +21,8 @@ import msgspec
 
 from unlockstep import __version__
 from unlockstep.core.chunks import Float32
-from unlockstep.core.codec import Codec
 from unlockstep.core.errors import RemoteProtocolError, UsageError
+from unlockstep.core.formats import Codec
 from unlockstep.core.ids import PROTOCOL_VERSION
 from unlockstep.core.layout import Layout
 from unlockstep.core.messages import (

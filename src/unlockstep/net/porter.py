@@ -8,20 +8,25 @@
     TakeState           syncer ──GET──> memory
 
 Decides what each job is made of, and that nothing a syncer or the network does ends in an exception. Does not decide
-how bytes travel and how often they are sent again (``bulk``), which numbers they mean (``core.codec``), nor how many
-jobs run at once (whoever asks). Its methods are called from as many threads as there are jobs.
+how bytes travel and how often they are sent again (``bulk``), which numbers they mean (``core.feedback``), nor how many
+jobs run at once (whoever asks). What rounding has taken is kept here, and goes with the process. Its methods are called
+from as many threads as there are jobs.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from typing import Protocol
 
-from unlockstep.core.codec import Codec, FragmentCodec, fragment_codecs
+from unlockstep.core.codec import FragmentCodec, fragment_codecs
 from unlockstep.core.errors import RemoteProtocolError, UsageError
+from unlockstep.core.feedback import Encoder
+from unlockstep.core.formats import Codec
 from unlockstep.core.layout import build_layout
+from unlockstep.core.messages import HandedOver
 from unlockstep.net.bulk import Answer, Bulk
 from unlockstep.net.jobs import (
     SENTENCE_LENGTH_MAX,
@@ -75,8 +80,12 @@ class Porter:
 
     def __init__(self, setting: Setting, connect: Connect, now_s: Callable[[], float] = time.monotonic) -> None:
         layout = build_layout(setting.tensors, setting.fragments, setting.method)
-        self._uploads = fragment_codecs(layout, setting.codec.upload)
-        self._downloads = fragment_codecs(layout, setting.codec.download)
+        codec = setting.codec
+        self._encoder = Encoder(layout, feedback=codec.upload_feedback, rounding=codec.upload_rounding)
+        self._encoding = threading.Lock()
+        """Held by who uses the encoder."""
+        self._seeds = fragment_codecs(layout, Codec.FLOAT32)
+        self._downloads = fragment_codecs(layout, codec.download)
         self._timeouts = derive()
         self._connect = connect
         self._now_s = now_s
@@ -88,9 +97,11 @@ class Porter:
         try:
             match job:
                 case Contribute():
-                    return self._upload(way, job, self._uploads[job.fragment].encode(memory.view("<f4")))
+                    with self._encoding:
+                        body = self._encoder.encode(job, job.codec, memory.view("<f4"))
+                    return self._upload(way, job, body)
                 case Seed():
-                    return self._upload(way, job, self._downloads[job.fragment].encode(memory.view("<f4")))
+                    return self._upload(way, job, self._seeds[job.fragment].encode(memory.view("<f4")))
                 case GiveState():
                     return self._upload(way, job, memory.data)
                 case Fetch():
@@ -104,6 +115,11 @@ class Porter:
         except Exception as error:
             _log.exception("a job of the courier has failed, which is a bug")
             return _failed(job, f"{type(error).__name__}: {error}")
+
+    def forget(self, handed_over: HandedOver) -> None:
+        """A contribution is settled: its body will not be asked for again."""
+        with self._encoding:
+            self._encoder.forget(handed_over)
 
     def turn_to(self, url: str) -> None:
         """Another syncer leads: give up what is under way to the one before."""

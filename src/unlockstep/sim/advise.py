@@ -23,6 +23,7 @@ from collections.abc import Sequence
 import msgspec
 
 from unlockstep.core.errors import ConfigError, UsageError
+from unlockstep.core.formats import Codec
 from unlockstep.sim.bandwidth import (
     COUNT_MAX,
     GBIT_MAX,
@@ -31,7 +32,6 @@ from unlockstep.sim.bandwidth import (
     STEP_S_MAX,
     STEP_S_MIN,
     Exchange,
-    WireFormat,
     Workload,
     require_within,
 )
@@ -42,8 +42,8 @@ INTERVALS = (24, 32, 48, 64, 96, 128, 192, 256)
 """H to try. 24 is the paper's, 100 Streaming DiLoCo's; beyond that only DiLoCo, which waits, is published, with 500."""
 
 CODECS = (
-    (WireFormat.BFLOAT16, WireFormat.FLOAT32),
-    (WireFormat.BFLOAT16, WireFormat.BFLOAT16),
+    (Codec.BFLOAT16, Codec.FLOAT32),
+    (Codec.BFLOAT16, Codec.BFLOAT16),
 )
 """(upload, download) to try, the most exact first: the default of a run, then half of its download."""
 
@@ -260,7 +260,7 @@ def _setting(question: Question, learners: int) -> Setting | None:
 
 
 def _exchange(
-    question: Question, learners: int, interval: int, upload: WireFormat, download: WireFormat
+    question: Question, learners: int, interval: int, upload: Codec, download: Codec
 ) -> tuple[Exchange, float]:
     """The round of such a setting, and how long its merge takes, seconds."""
     fragments = min(interval, question.tensors)
@@ -314,7 +314,7 @@ def _alternatives(
 ) -> tuple[Alternative, ...]:
     """Data-parallel over the same sites, and the formats of the future."""
     workload = Workload(params=question.params, step_s=question.step_s, learners=setting.learners)
-    gradients = workload.data_parallel(WireFormat.BFLOAT16)
+    gradients = workload.data_parallel(Codec.BFLOAT16)
     rate = question.link_gbit
     rows = [
         Alternative(
@@ -328,12 +328,11 @@ def _alternatives(
     ]
     rate = question.rate_gbit(setting.learners)
     remarks = {
-        WireFormat.INT8: "its effect on the model has not been measured here",
-        WireFormat.INT4: "the paper, by one reader: validation loss +0.09 %, text the same, vision 2 points worse",
+        Codec.INT8: "its effect on the model has not been measured here",
+        Codec.INT4: "the paper, by one reader: validation loss +0.09 %, text the same, vision 2 points worse",
     }
     for form, remark in remarks.items():
         exchange, _ = _exchange(question, setting.learners, INTERVALS[0], form, form)
-        remark = remark if form.in_this_version else f"not in this version; {remark}"
         rows.append(
             Alternative(
                 what=f"M = {setting.learners}, H = {INTERVALS[0]}, {form.value} both ways",
@@ -408,7 +407,7 @@ def _why_interval(question: Question, setting: Setting) -> str:
 
 def _why_codec(setting: Setting) -> str:
     text = f"Upload {setting.upload}, download {setting.download}: "
-    if setting.download == WireFormat.FLOAT32.value:
+    if setting.download == Codec.FLOAT32.value:
         return text + "the default, which sends committed values without rounding, and the link carries it."
     return text + "the link does not carry committed values in float32 at this H; rounded to bfloat16 it does."
 

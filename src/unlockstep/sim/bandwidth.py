@@ -31,12 +31,11 @@ u = H t / (H t + bits / B).
 from __future__ import annotations
 
 import math
-from enum import Enum
 
 import msgspec
 
-from unlockstep.core.codec import Codec
 from unlockstep.core.errors import ConfigError
+from unlockstep.core.formats import Codec
 
 GIGA = 1e9
 
@@ -47,10 +46,8 @@ BACKWARD_SHARE = 2 / 3
 """Part of a step in which gradients are ready one after the other, so that their exchange can hide: the backward pass
 takes twice as long as the forward pass."""
 
-BLOCK_ELEMENTS = 64
-SCALE_BITS = 16
-"""An integer format writes one scale of so many bits for each block of elements."""
-
+FORMATS = (Codec.FLOAT32, Codec.BFLOAT16, Codec.INT8, Codec.INT4)
+"""What anybody would send a model in."""
 
 PARAMS_MAX = 1e18
 STEP_S_MIN, STEP_S_MAX = 1e-6, 1e9
@@ -62,26 +59,6 @@ def require_within(name: str, value: float, least: float, most: float) -> None:
     """Raises ConfigError for a value that is out of range, or NaN."""
     if not least <= value <= most:
         raise ConfigError(f"{name} is {value!r:.40}; it must be from {least:g} to {most:g}")
-
-
-class WireFormat(Enum):
-    """How one element is written, in this version (``core.codec``) or not."""
-
-    FLOAT32 = "float32"
-    BFLOAT16 = "bfloat16"
-    INT8 = "int8"
-    INT4 = "int4"
-
-    @property
-    def bits(self) -> float:
-        """Bits per element on the wire, scales included."""
-        plain = {WireFormat.FLOAT32: 32, WireFormat.BFLOAT16: 16, WireFormat.INT8: 8, WireFormat.INT4: 4}[self]
-        return plain + (SCALE_BITS / BLOCK_ELEMENTS if plain < 16 else 0)
-
-    @property
-    def in_this_version(self) -> bool:
-        """Whether a run can be configured to use it."""
-        return any(codec.value == self.value for codec in Codec)
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,9 +136,9 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         require_within("overlap_steps", self.overlap_steps, 0, COUNT_MAX)
         require_within("merge_s", self.merge_s, 0, math.inf)
 
-    def _ring_bits(self, form: WireFormat) -> float:
+    def _ring_bits(self, form: Codec) -> float:
         """Bits that a ring all-reduce of the whole model makes each site send, and receive."""
-        return 2 * (self.learners - 1) / self.learners * self.params * form.bits
+        return 2 * (self.learners - 1) / self.learners * self.params * form.bits_per_element
 
     @property
     def _round_s(self) -> float:
@@ -171,19 +148,19 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def _in_flight(self) -> float:
         return max(1.0, self.overlap_steps * self.fragments / self.interval_steps)
 
-    def data_parallel(self, gradients: WireFormat, hidden_share: float = BACKWARD_SHARE) -> Exchange:
+    def data_parallel(self, gradients: Codec, hidden_share: float = BACKWARD_SHARE) -> Exchange:
         """All gradients, every step. ``hidden_share``: part of a step it can hide under; 0: it blocks."""
         bits = self._ring_bits(gradients)
         window_s = hidden_share * self.step_s
         return Exchange(period_s=self.step_s, up_bits=bits, down_bits=bits, serial_bits=bits, window_s=window_s)
 
-    def diloco(self, form: WireFormat) -> Exchange:
+    def diloco(self, form: Codec) -> Exchange:
         """All parameters every H steps, while nobody computes (arXiv 2311.08105)."""
         bits = self._ring_bits(form)
         period_s = self.interval_steps * self.step_s
         return Exchange(period_s=period_s, up_bits=bits, down_bits=bits, serial_bits=bits, window_s=0.0)
 
-    def streaming(self, form: WireFormat) -> Exchange:
+    def streaming(self, form: Codec) -> Exchange:
         """One fragment after the other, each overlapped with tau steps (arXiv 2501.18512)."""
         bits = self._ring_bits(form) / self.fragments
         window_s = self.overlap_steps * self.step_s
@@ -196,9 +173,9 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             in_flight=self._in_flight,
         )
 
-    def decoupled(self, upload: WireFormat, download: WireFormat) -> Exchange:
+    def decoupled(self, upload: Codec, download: Codec) -> Exchange:
         """This system: a fragment up to the syncer, merged, and down again, within tau steps (paper, section 3)."""
-        up_bits, down_bits = (self.params * form.bits / self.fragments for form in (upload, download))
+        up_bits, down_bits = (self.params * form.bits_per_element / self.fragments for form in (upload, download))
         return Exchange(
             period_s=self._round_s,
             up_bits=up_bits,
@@ -244,12 +221,12 @@ def compare(workload: Workload, link_gbit: float | None = None) -> list[Row]:
     if link_gbit is not None:
         require_within("link_gbit", link_gbit, GBIT_MIN, GBIT_MAX)
 
-    def row(method: str, upload: WireFormat, download: WireFormat, exchange: Exchange) -> Row:
+    def row(method: str, upload: Codec, download: Codec, exchange: Exchange) -> Row:
         times = float(workload.learners) if method == DECOUPLED else None
         return Row(
             method=method,
             format=upload.value if upload is download else f"{upload.value}/{download.value}",
-            in_this_version=method == DECOUPLED and upload.in_this_version and download.in_this_version,
+            in_this_version=method == DECOUPLED,
             mean_up=exchange.mean_up_gbit,
             mean_down=exchange.mean_down_gbit,
             peak=exchange.peak_gbit,
@@ -260,8 +237,8 @@ def compare(workload: Workload, link_gbit: float | None = None) -> list[Row]:
             utilisation=None if link_gbit is None else exchange.utilisation(link_gbit),
         )
 
-    floats, every = (WireFormat.FLOAT32, WireFormat.BFLOAT16), tuple(WireFormat)
-    pairs = [(WireFormat.FLOAT32,) * 2, (WireFormat.BFLOAT16, WireFormat.FLOAT32)]
+    floats, every = (Codec.FLOAT32, Codec.BFLOAT16), FORMATS
+    pairs = [(Codec.FLOAT32,) * 2, (Codec.BFLOAT16, Codec.FLOAT32)]
     pairs += [(form, form) for form in every[1:]]
     return [
         *(row(DATA_PARALLEL, form, form, workload.data_parallel(form)) for form in floats),
@@ -294,9 +271,9 @@ others do too, so nearness confirms the order of magnitude and no single paramet
 
 def published() -> list[Published]:
     """198 to 0.84 Gbit/s between 8 data centres and 104 to 1.7 Gbit/s at 1 s a step, and what this model gives."""
-    gradients = PUBLISHED_WORKLOAD.data_parallel(WireFormat.BFLOAT16)
-    bfloat16 = PUBLISHED_WORKLOAD.decoupled(WireFormat.BFLOAT16, WireFormat.BFLOAT16)
-    int4 = PUBLISHED_WORKLOAD.decoupled(WireFormat.INT4, WireFormat.INT4)
+    gradients = PUBLISHED_WORKLOAD.data_parallel(Codec.BFLOAT16)
+    bfloat16 = PUBLISHED_WORKLOAD.decoupled(Codec.BFLOAT16, Codec.BFLOAT16)
+    int4 = PUBLISHED_WORKLOAD.decoupled(Codec.INT4, Codec.INT4)
     figures = (
         ("data-parallel, 8 data centres", 198.0, gradients, 0.95, "bfloat16 gradients"),
         ("Decoupled DiLoCo, 8 data centres", 0.84, int4, 0.95, "int4 both ways"),

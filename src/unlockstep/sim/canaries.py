@@ -410,6 +410,29 @@ class _Claiming(ArrayCodecs):
         return super().pack(replace(made, anchor=self._claims.pop(made.fragment, made.anchor)))
 
 
+class _Careless(ArrayCodecs):
+    """What rounding has taken is not handed over with the next contribution."""
+
+    def pack(self, made: Contribution) -> Parcel:
+        self._encoder._fragments.pop(made.fragment, None)
+        return super().pack(made)
+
+
+class _Repeating(ArrayCodecs):
+    """A contribution that is handed over once more is made anew, with what rounding has taken since."""
+
+    def pack(self, made: Contribution) -> Parcel:
+        self._encoder.forget(HandedOver(made.round, made.fragment, made.tokens))
+        return super().pack(made)
+
+
+class _Clinging(ArrayCodecs):
+    """What rounding has taken is handed over although all progress is void."""
+
+    def pack(self, made: Contribution) -> Parcel:
+        return super().pack(replace(made, loads=0))
+
+
 class _Freight(ArrayFreight):
     def __init__(self, cargo: type[ArrayCargo] = ArrayCargo, codecs: type[ArrayCodecs] = ArrayCodecs) -> None:
         self._cargo = cargo
@@ -467,6 +490,19 @@ CANARIES: dict[str, Canary] = {
     ),
     "claimed_progress": Canary(
         "a new process takes its donor's progress for its own", ("handed over",), freight=_Freight(codecs=_Claiming)
+    ),
+    "lost_in_rounding": Canary(
+        "what rounding has taken is never handed over", ("handed over",), freight=_Freight(codecs=_Careless)
+    ),
+    "rounded_anew": Canary(
+        "a contribution that is handed over once more has other numbers",
+        ("handed over",),
+        freight=_Freight(codecs=_Repeating),
+    ),
+    "rounding_of_the_void": Canary(
+        "what rounding has taken outlives the progress it was taken from",
+        ("handed over",),
+        freight=_Freight(codecs=_Clinging),
     ),
     "rash_promise": Canary(
         "messages go out before what they promise is saved", ("promise", "durability"), _core(outbox=_Rash)

@@ -13,9 +13,10 @@ from typing import Any, Protocol, TypeAlias
 from unlockstep.config import RunConfig
 from unlockstep.core.actions import Commit
 from unlockstep.core.codec import Body, body_digest, fragment_codecs
+from unlockstep.core.feedback import Encoder
 from unlockstep.core.layout import Layout
-from unlockstep.core.messages import Committed, ContributionArrived, VersionNotice
-from unlockstep.core.outer_gradient import Norms, outer_gradient
+from unlockstep.core.messages import Committed, ContributionArrived, HandedOver, VersionNotice
+from unlockstep.core.outer_gradient import Norms
 from unlockstep.core.reasons import RefusalReason
 from unlockstep.learners.backend import Backend, FloatArray
 from unlockstep.learners.state_body import Donated, decode_state, encode_state
@@ -47,6 +48,10 @@ class Codecs(Protocol):
 
     def pack(self, made: Contribution) -> Parcel:
         """The outer gradient as it travels."""
+        ...
+
+    def forget(self, handed_over: HandedOver) -> None:
+        """It will not travel again."""
         ...
 
     def unpack(self, notice: VersionNotice, parcel: Parcel) -> FloatArray | None:
@@ -138,12 +143,16 @@ class ArrayCodecs:
 
     def __init__(self, layout: Layout, config: RunConfig) -> None:
         self._layout = layout
-        self._uploads = fragment_codecs(layout, config.codec.upload)
+        self._codec = config.codec
+        self._encoder = Encoder(layout, feedback=config.codec.upload_feedback, rounding=config.codec.upload_rounding)
         self._downloads = fragment_codecs(layout, config.codec.download)
 
     def pack(self, made: Contribution) -> Parcel:
-        body = self._uploads[made.fragment].encode(outer_gradient(made.anchor, made.local))
+        body = self._encoder.encode(made, self._codec.upload, made.anchor, made.local)
         return Parcel(body, body_digest(body), len(body))
+
+    def forget(self, handed_over: HandedOver) -> None:
+        self._encoder.forget(handed_over)
 
     def unpack(self, notice: VersionNotice, parcel: Parcel) -> FloatArray | None:
         is_announced = body_digest(parcel.body) == notice.digest

@@ -386,6 +386,9 @@ class LearnerProcess:
 
         self._carry(parcel.size, arrive, fail)
 
+    def forget(self, handed_over: HandedOver) -> None:
+        self._codecs.forget(handed_over)
+
     def upload_seed(self, run_id: str, learner: str, incarnation: int, fragment: int, values: FloatArray) -> None:
         def fail() -> None:
             if self._connection is not None:

@@ -26,7 +26,7 @@ from unlockstep.core.actions import Commit, Share
 from unlockstep.core.codec import body_digest, fragment_codecs
 from unlockstep.core.layout import Layout, Role, Slot
 from unlockstep.core.merge import MergeRule
-from unlockstep.core.messages import Committed, ContributionArrived, VersionNotice
+from unlockstep.core.messages import Committed, ContributionArrived, HandedOver, VersionNotice
 from unlockstep.core.options import Anchor
 from unlockstep.learners.backend import Backend, FloatArray
 from unlockstep.learners.state_body import Donated, decode_state
@@ -77,6 +77,9 @@ class _WatchedCodecs:
         parcel = self._watched.pack(made)
         self._trained.hand_over(made, self._uploads[made.fragment].decode(parcel.body).astype(np.float64))
         return parcel
+
+    def forget(self, handed_over: HandedOver) -> None:
+        self._watched.forget(handed_over)
 
     def unpack(self, notice: VersionNotice, parcel: Parcel) -> FloatArray | None:
         return self._watched.unpack(notice, parcel)

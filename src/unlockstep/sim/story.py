@@ -23,11 +23,14 @@ from unlockstep import config as run_config
 from unlockstep import tape as tapes
 from unlockstep.config import Durability, RunConfig
 from unlockstep.core.adoption import Adoption
-from unlockstep.core.codec import Codec
 from unlockstep.core.errors import UsageError
+from unlockstep.core.formats import Codec, Rounding
 from unlockstep.core.merge import MergeRule
 from unlockstep.core.options import Anchor, Late, Participation, ProtocolOptions, RollbackOptions
 from unlockstep.sim.network import MILLISECOND_NS, SECOND_NS, Costs, LinkModel
+
+_PLAIN = (Codec.FLOAT32, Codec.BFLOAT16)
+_INTEGERS = tuple(codec for codec in Codec if codec.is_integer)
 
 STEPS_ENDLESS = 10**6
 """Length of a run that goes on until it is told to end."""
@@ -88,6 +91,7 @@ def draw(seed: int) -> Story:
         rollback = RollbackOptions(spike_factor=2.0, window=judge.choice((1, 2, 5)))
         config = msgspec.structs.replace(config, rollback=rollback)
     config = _quarantine(config, random.Random(f"{seed}/quarantine"))
+    config = _integers(config, random.Random(f"{seed}/codec"))
     # Often nothing happens until the first rounds are over: what goes wrong then has more to go wrong with.
     calm_ns = chance.choice((0, 1, 2)) * config.protocol.interval_steps * fastest_ns
     return Story(
@@ -147,7 +151,7 @@ def _config(chance: random.Random, learners: int) -> RunConfig:
             merge=chance.choice(list(MergeRule)),
         ),
         adoption=run_config.AdoptionSection(mode=chance.choice(list(Adoption)), blend_alpha=chance.choice((0.2, 0.5))),
-        codec=run_config.CodecSection(upload=chance.choice(list(Codec)), download=chance.choice(list(Codec))),
+        codec=run_config.CodecSection(upload=chance.choice(_PLAIN), download=chance.choice(_PLAIN)),
         protocol=protocol,
         local=run_config.LocalSection(learners=quorum),
     )
@@ -165,6 +169,23 @@ def _quarantine(config: RunConfig, chance: random.Random) -> RunConfig:
     pause_s = chance.choice((0.0, 0.2, 1.0, 3.0))
     changes = {"quarantine_s": pause_s, "quarantine_s_max": max(0.05, pause_s * chance.choice((1, 4)))}
     return msgspec.structs.replace(config, protocol=msgspec.structs.replace(config.protocol, **changes))
+
+
+def _integers(config: RunConfig, chance: random.Random) -> RunConfig:
+    """In half of the stories what is handed over is rounded to integers, in a quarter what is published."""
+    codec = config.codec
+    if chance.random() < 0.5:
+        upload, feedback = chance.choice(_INTEGERS), chance.random() < 0.7
+        may_draw = upload is not Codec.INT2 or not feedback
+        codec = run_config.CodecSection(
+            upload=upload,
+            upload_rounding=chance.choice(list(Rounding)) if may_draw else Rounding.NEAREST,
+            upload_feedback=feedback,
+            download=codec.download,
+        )
+    if chance.random() < 0.25:
+        codec = msgspec.structs.replace(codec, download=chance.choice(_INTEGERS))
+    return msgspec.structs.replace(config, codec=codec)
 
 
 def _durability(chance: random.Random) -> run_config.DurabilitySection:

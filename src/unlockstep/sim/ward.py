@@ -24,23 +24,18 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from unlockstep.config import Durability, RunConfig
+from unlockstep.config import CodecSection, Durability, RunConfig
 from unlockstep.core.adoption import Adoption
-from unlockstep.core.codec import Codec
 from unlockstep.core.layout import Layout, TensorSpec
 from unlockstep.core.messages import HandedOver, VersionNotice
 from unlockstep.learners.backend import FloatArray, State, StepStats
 from unlockstep.learners.state_body import Donated
 from unlockstep.learners.toy import ToyBackend
 from unlockstep.loop import Contribution
-
-Wide = npt.NDArray[np.float64]
+from unlockstep.sim.rounding import Losses, Wide
 
 ROUNDING = 1e-5
 """Largest difference from float32 arithmetic, as a share of the largest number that goes into a value."""
-
-UPLOAD_ROUNDING = {Codec.FLOAT32: 0.0, Codec.BFLOAT16: 2.0**-8}
-"""By upload codec: the same of an element, as a share of itself."""
 
 
 class Ward:
@@ -117,7 +112,7 @@ class WardedBackend:
         self._backend = backend
         self._mode = config.adoption.mode
         self._alpha = config.adoption.blend_alpha
-        self._upload_rounding = UPLOAD_ROUNDING[config.codec.upload]
+        self._codec = config.codec
         self._diverges_at = diverges_at
         self._steps = 0
         self.tokens = 0
@@ -132,15 +127,17 @@ class WardedBackend:
         """What it has handed over, by what it is known by: base version, counts, outer gradient."""
         self._may_load_again = config.durability.mode is Durability.INTERVAL or config.rollback.spike_factor > 0
         """What it has adopted may be lost with the syncer, or void: then it takes all versions anew, as they are."""
+        self._as_published: set[int] = set()
+        """Fragments that it has taken as they are since its last step."""
         self._loaded: set[int] = set()
-        """Fragments that it has taken as they are since its last step, giving up progress on them."""
+        """Of these, where it has given up progress."""
 
     def tensors(self) -> Sequence[TensorSpec]:
         return self._backend.tensors()
 
     def bind(self, layout: Layout) -> None:
         self._backend.bind(layout)
-        self._parts = [_Part(elements) for elements in _elements(self.tensors(), layout)]
+        self._parts = [_Part(elements, self._codec) for elements in _elements(self.tensors(), layout)]
 
     def read_fragment(self, fragment: int, out: FloatArray | None = None) -> FloatArray:
         if self._steps == 0:  # to seed the run with it
@@ -153,6 +150,10 @@ class WardedBackend:
         part.is_there = True
         donors = [given for given in self._given if given.fragments[fragment] == values.tobytes()]
         loads_again = is_published and self._may_load_again
+        if self._steps == 0:
+            part.losses.void()
+        elif loads_again:
+            self._as_published.add(fragment)
         if self._steps == 0 and donors:
             is_sound, self._given = True, donors
             self._begin(part, donors[0].adopted[fragment])
@@ -240,12 +241,12 @@ class WardedBackend:
         expected = (part.c_steps, part.c_tokens, self.tokens)
         if counts != expected:
             self._complain(made, f"counts (steps, tokens, tokens in all) {counts}, but has trained {expected}")
+        local = self._backend.values[part.elements]
+        bound = ROUNDING * max(_largest(local), _largest(made.anchor), _largest(progress))
+        excess = part.losses.sent(self._codec.upload, -progress, delta, bound)
         if np.isfinite(progress).all():
-            local = self._backend.values[part.elements]
-            bound = ROUNDING * max(_largest(local), _largest(made.anchor), _largest(progress))
-            excess = np.abs(delta + progress) - self._upload_rounding * np.abs(progress)
-            if not excess.max() <= bound:
-                self._complain(made, f"differs by {excess.max():.3g} from what it has trained; rounding is {bound:.3g}")
+            if not excess <= bound:
+                self._complain(made, f"differs by {excess:.3g} from what it has trained; rounding is {bound:.3g}")
             adopted = part.adopted
             if adopted is not None and not self._ward.is_version(
                 made.fragment, made.base_version, adopted, 4 * bound + ROUNDING * _largest(adopted)
@@ -265,7 +266,7 @@ class WardedBackend:
         if self._steps == 0 and len({part.is_there for part in self._parts}) > 1:
             self._ward.complain("full set", f"{self._learner} takes a step with a part of its parameters loaded")
         self._clock = clock + 1
-        if self._loaded:
+        if self._as_published:
             self._look_at_loaded()
         self._steps += 1
         before = self._backend.values.astype(np.float64)
@@ -285,17 +286,25 @@ class WardedBackend:
         self._backend.reset_optimizer()
         self._steps = self._clock = self.tokens = 0  # The step under way did not count, on the clock neither.
         self.handed_over.clear()
+        self._as_published.clear()
         self._loaded.clear()
         self._progress[:] = 0
         for part in self._parts:
             part.c_steps = part.c_tokens = 0
 
     def _look_at_loaded(self) -> None:
-        """Who loads anew loads everything: a fragment alone is adopted, and keeps its progress."""
+        """Who loads anew loads everything: a fragment alone is adopted, and keeps its progress. Whether all of them
+        were loaded or adopted cannot be seen where nothing was given up."""
+        has_all = len(self._as_published) == len(self._parts)
         for fragment, part in enumerate(self._parts):
-            if fragment not in self._loaded and self._progress[part.elements].any():
+            if self._loaded and fragment not in self._loaded and self._progress[part.elements].any():
                 text = f"{self._learner} gives up its progress on fragments {sorted(self._loaded)}, not on {fragment}"
                 self._ward.complain("adopted value", text)
+            if has_all and self._loaded:
+                part.losses.void()
+            elif has_all:
+                part.losses.perhaps_void()
+        self._as_published.clear()
         self._loaded.clear()
 
     def seek(self, steps: int) -> None:
@@ -305,7 +314,8 @@ class WardedBackend:
 class _Part:
     """What a process has of one fragment."""
 
-    def __init__(self, elements: npt.NDArray[np.intp]) -> None:
+    def __init__(self, elements: npt.NDArray[np.intp], settings: CodecSection) -> None:
+        self.losses = Losses(settings, elements.size)
         self.is_there = False
         """It is loaded, or the process seeds the run with it."""
         self.elements = elements

@@ -16,7 +16,7 @@ import numpy as np
 from unlockstep.config import RunConfig
 from unlockstep.core.actions import Commit
 from unlockstep.core.layout import Layout, Role, TensorSpec
-from unlockstep.core.messages import Committed, ContributionArrived, VersionNotice
+from unlockstep.core.messages import Committed, ContributionArrived, HandedOver, VersionNotice
 from unlockstep.core.reasons import RefusalReason
 from unlockstep.learners.backend import Backend, FloatArray, StepStats
 from unlockstep.learners.state_body import Donated
@@ -85,6 +85,9 @@ class WeightlessFreight:
 
     def pack(self, made: Contribution) -> Parcel:
         return self.parcel
+
+    def forget(self, handed_over: HandedOver) -> None:
+        pass
 
     def unpack(self, notice: VersionNotice, parcel: Parcel) -> FloatArray | None:
         return _NOTHING if parcel.body == _BODY else None

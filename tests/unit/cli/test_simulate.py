@@ -254,7 +254,7 @@ def test_bandwidth_as_json_has_null_where_no_link_is_enough(record: Callable[...
 def test_advice_is_a_setting_with_reasons_and_lines_for_a_configuration(printed: Callable[..., str]) -> None:
     shown = printed(*ADVISE)
     assert shown.startswith("M = 16, H = 24, P = 24, K = 1, tau = 2, upload bfloat16, download bfloat16\n")
-    assert "data-parallel, rigid" in shown and "not in this version" in shown
+    assert "data-parallel, rigid" in shown and "int4 both ways" in shown
     loaded = config.loads(shown.split("In a run's configuration\n")[1])
     assert (loaded.protocol.interval_steps, loaded.codec.download.value) == (24, "bfloat16")
 

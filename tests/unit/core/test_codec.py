@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -11,9 +12,10 @@ import safetensors.numpy
 import safetensors.torch
 import torch
 
-from unlockstep.core.chunks import CHUNK_ELEMENTS
-from unlockstep.core.codec import Codec, FragmentCodec, body_digest
+from unlockstep.core.chunks import CHUNK_ELEMENTS, SPAN_ELEMENTS
+from unlockstep.core.codec import FragmentCodec, body_digest
 from unlockstep.core.errors import LocalProtocolError, RemoteProtocolError
+from unlockstep.core.formats import Codec
 from unlockstep.core.layout import Layout, LayoutMethod, Role, TensorSpec, build_layout
 
 
@@ -21,6 +23,9 @@ def layout_of(**shapes: tuple[int, ...]) -> Layout:
     tensors = [TensorSpec(name=n, shape=s, dtype="float32", role=Role.PARAMETER) for n, s in shapes.items()]
     return build_layout(tensors, 1, LayoutMethod.BALANCED)
 
+
+PLAIN = (Codec.FLOAT32, Codec.BFLOAT16)
+INTEGERS = (Codec.INT8, Codec.INT4, Codec.INT2)
 
 LAYOUT = layout_of(matrix=(2, 3), scalar=(), empty=(0, 4), ünïcode=(5,))
 VALUES = np.linspace(-2, 2, 12, dtype=np.float32)
@@ -41,12 +46,22 @@ def test_float32_comes_back_bit_for_bit() -> None:
     assert codec.decode(codec.encode(VALUES)).tobytes() == VALUES.tobytes()
 
 
+@pytest.mark.parametrize("elements", [12, 64, 65, 1000])
 @pytest.mark.parametrize("codec", Codec)
-def test_a_body_has_exactly_the_stated_size(codec: Codec) -> None:
-    """C16"""
-    fragment = FragmentCodec(LAYOUT, 0, codec)
-    header = int.from_bytes(fragment.encode(VALUES)[:8], "little")
-    assert len(fragment.encode(VALUES)) == fragment.body_size == 8 + header + 12 * codec.bytes_per_element
+def test_a_body_has_exactly_the_stated_size(codec: Codec, elements: int) -> None:
+    """C16. Integers travel in blocks of 64, the last one filled up, each with a scale of 2 bytes."""
+    fragment = FragmentCodec(layout_of(w=(elements,)), 0, codec)
+    body = fragment.encode(np.zeros(elements, np.float32))
+    payload = {
+        Codec.FLOAT32: 4 * elements,
+        Codec.BFLOAT16: 2 * elements,
+        Codec.INT8: math.ceil(elements / 64) * (64 + 2),
+        Codec.INT4: math.ceil(elements / 64) * (32 + 2),
+        Codec.INT2: math.ceil(elements / 64) * (16 + 2),
+    }[codec]
+    assert len(body) == fragment.body_size == 8 + int.from_bytes(body[:8], "little") + payload
+    if elements % 64 == 0:
+        assert payload == codec.bits_per_element / 8 * elements
 
 
 def test_numpy_reader_of_the_format_opens_a_float32_body() -> None:
@@ -77,7 +92,11 @@ def test_the_header_names_layout_and_fragment_and_aligns_the_payload(codec: Code
     body = bytes(FragmentCodec(LAYOUT, 0, codec).encode(VALUES))
     length = int.from_bytes(body[:8], "little")
     header = json.loads(body[8 : 8 + length])
-    assert header["__metadata__"] == {"layout": LAYOUT.digest, "fragment": "0"}
+    metadata = {"layout": LAYOUT.digest, "fragment": "0"}
+    if codec in INTEGERS:
+        tensors = '[["empty",0,[0,4]],["matrix",0,[2,3]],["scalar",6,[]],["ünïcode",7,[5]]]'
+        metadata |= {"codec": codec.value, "block": "64", "tensors": tensors}
+    assert header["__metadata__"] == metadata
     assert (8 + length) % 64 == 0
     assert len(body) - 8 - length == max(entry["data_offsets"][1] for n, entry in header.items() if n != "__metadata__")
 
@@ -89,7 +108,9 @@ def test_a_fragment_without_elements_is_a_header_alone() -> None:
         fragment = FragmentCodec(layout, 1, codec)
         body = fragment.encode(np.empty(0, np.float32))
         assert fragment.decode(body).shape == (0,)
-        assert safetensors.torch.load(bytes(body))["b"].shape == (0,)
+        tensors = safetensors.torch.load(bytes(body))
+        assert not any(tensor.numel() for tensor in tensors.values())
+        assert tensors.keys() == ({"b"} if codec in PLAIN else {"codes", "scales"})
 
 
 @pytest.mark.parametrize(
@@ -129,10 +150,66 @@ def test_bfloat16_equals_torch_on_every_upper_half_and_its_neighbours() -> None:
         assert bfloat16(numbers).tobytes() == expected.tobytes()
 
 
-def test_every_element_past_a_chunk_boundary_is_converted() -> None:
-    """C11"""
-    values = (np.arange(CHUNK_ELEMENTS + 3) % 251).astype(np.float32)
-    assert np.array_equal(bfloat16(values), values)
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("size", [CHUNK_ELEMENTS + 3, SPAN_ELEMENTS + 64, SPAN_ELEMENTS + CHUNK_ELEMENTS - 1])
+def test_every_element_past_a_chunk_boundary_is_converted(size: int, codec: Codec) -> None:
+    """C11. Of every block the first number is -2: with it 1 and 0 are exact in every format."""
+    values = (np.arange(size) // 7 % 2).astype(np.float32)
+    values[::64] = -2
+    fragment = FragmentCodec(layout_of(w=(size,)), 0, codec)
+    assert np.array_equal(fragment.decode(fragment.encode(values)), values)
+
+
+@pytest.mark.parametrize("chance", [None, 11])
+@pytest.mark.parametrize("codec", Codec)
+def test_the_number_of_threads_changes_no_byte(codec: Codec, chance: int | None) -> None:
+    size = 2 * SPAN_ELEMENTS + 77
+    values, less, lost = np.random.default_rng(0).standard_normal((3, size), np.float32)
+    fragment, alone = FragmentCodec(layout_of(w=(size,)), 0, codec), lost.copy()
+    with ThreadPoolExecutor(3) as executor:
+        together = fragment.encode(values, executor, less=less, lost=lost, chance=chance)
+        body = fragment.encode(values, less=less, lost=alone, chance=chance)
+        assert together == body and lost.tobytes() == alone.tobytes()
+        assert fragment.decode(body, executor).tobytes() == fragment.decode(body).tobytes()
+
+
+@pytest.mark.parametrize("chance", [None, 11])
+@pytest.mark.parametrize("codec", Codec)
+def test_encoded_is_the_difference_and_what_was_lost_before(codec: Codec, chance: int | None) -> None:
+    """``values - less + lost``, and ``lost`` is then what the body does not hold of it."""
+    values, less, lost = np.random.default_rng(0).standard_normal((3, 12), np.float32)
+    total = (values - less) + lost
+    fragment = FragmentCodec(LAYOUT, 0, codec)
+    body = fragment.encode(values, less=less, lost=lost, chance=chance)
+    assert body == fragment.encode(total, chance=chance)
+    assert lost.tobytes() == (total - fragment.decode(body)).tobytes()
+
+
+@pytest.mark.parametrize("codec", INTEGERS)
+def test_a_reader_of_the_format_gets_the_values_from_the_metadata_alone(codec: Codec) -> None:
+    """What docs/numerics.md says: a tensor is codes times scales from its first element on."""
+    body = bytes(FragmentCodec(LAYOUT, 0, codec).encode(VALUES))
+    tensors = safetensors.torch.load(body)
+    metadata = json.loads(body[8 : 8 + int.from_bytes(body[:8], "little")])["__metadata__"]
+    bits = int(metadata["codec"].removeprefix("int"))
+    codes = (tensors["codes"].flatten()[:, None].int() >> torch.arange(0, 8, bits)) % 2**bits
+    signed = codes - 2**bits * (codes >= 2 ** (bits - 1)).int()
+    values = (signed.reshape(-1, int(metadata["block"])) * tensors["scales"].float()[:, None]).flatten()
+    expected = FragmentCodec(LAYOUT, 0, codec).decode(body)
+    for name, offset, shape in json.loads(metadata["tensors"]):
+        found = values[offset : offset + math.prod(shape)].reshape(shape)
+        assert np.array_equal(found.numpy(), expected[offset : offset + math.prod(shape)].reshape(shape)), name
+
+
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_is_not_finite_is_lost_in_no_format_and_never_carried_on(codec: Codec, bad: float) -> None:
+    values = VALUES.copy()
+    values[4] = bad
+    lost = np.zeros_like(values)
+    decoded = FragmentCodec(LAYOUT, 0, codec).decode(FragmentCodec(LAYOUT, 0, codec).encode(values, lost=lost))
+    assert not np.isfinite(decoded[4])
+    assert np.isfinite(lost).all()
 
 
 @pytest.mark.parametrize("values", [VALUES[1:], VALUES.reshape(3, 4), VALUES.astype(np.float64)])

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import safetensors.torch
@@ -15,10 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from unlockstep.core.errors import RemoteProtocolError
+from unlockstep.core.errors import RemoteProtocolError, UsageError
 from unlockstep.core.layout import LayoutMethod, build_layout
 from unlockstep.core.messages import VersionNotice
-from unlockstep.learners.backend import State, TensorBits
+from unlockstep.learners.backend import DTYPES, State, TensorBits
+from unlockstep.learners.records import bits_of, tensor_of
 from unlockstep.learners.state_body import Donated, decode_state, encode_state
 from unlockstep.learners.toy import ToyBackend
 
@@ -52,6 +55,31 @@ def test_what_goes_in_comes_out_and_any_reader_of_safetensors_opens_it() -> None
     tensors = safetensors.torch.load(body)
     assert tensors["scalar"] == 2.5 and tensors["odd"].dtype is torch.bfloat16
     assert_array_equal(tensors["fragment.1"].numpy(), given.fragments[1])
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (0, 4), ()], ids=["matrix", "empty", "scalar"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_travels_byte_for_byte(dtype: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    """C16. What torch holds of an element is what travels, two bytes of a bfloat16, and torch's reader finds it."""
+    _, size = DTYPES[dtype]
+    raw = np.arange(size * int(np.prod(shape)), dtype=np.uint8) % 2  # as bits of bool, too
+    tensor = tensor_of(TensorBits(dtype, shape, raw))
+    bits = bits_of(tensor)
+    assert (tensor.dtype, tensor.element_size()) == (getattr(torch, dtype), size)
+    assert bits.data.tobytes() == raw.tobytes()
+    given = donated()
+    body = encode_state(msgspec.structs.replace(given, inner=State({"odd": bits}, {})), LAYOUT)
+    found = decode_state(body, LAYOUT).inner.tensors["odd"]
+    assert (found.dtype, found.shape, found.data.tobytes()) == (dtype, shape, raw.tobytes())
+    assert len(body) - len(encode_state(msgspec.structs.replace(given, inner=State({}, {})), LAYOUT)) < raw.size + 100
+    (tmp_path / "body").write_bytes(body)
+    read = bits_of(safetensors.torch.load_file(tmp_path / "body")["odd"])
+    assert (read.dtype, read.data.tobytes()) == (dtype, raw.tobytes())
+
+
+def test_a_dtype_that_no_file_holds_is_refused_in_a_sentence() -> None:
+    with pytest.raises(UsageError, match=r"a tensor is torch.complex128, which a file cannot hold; keep it as one of"):
+        bits_of(torch.zeros(2, dtype=torch.complex128))
 
 
 def header_of(body: bytes) -> tuple[dict[str, Any], bytes]:

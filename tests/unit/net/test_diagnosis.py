@@ -10,7 +10,7 @@ import pytest
 from support.live_run import small_config
 from support.statuses import learner_status, status
 from unlockstep.config import CodecSection
-from unlockstep.core.codec import Codec
+from unlockstep.core.formats import Codec
 from unlockstep.core.options import ProtocolOptions
 from unlockstep.net import diagnosis
 from unlockstep.net.diagnosis import (

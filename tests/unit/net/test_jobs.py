@@ -12,13 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unlockstep.core.errors import LocalProtocolError
-from unlockstep.core.messages import VersionNotice
+from unlockstep.core.formats import Codec
+from unlockstep.core.messages import HandedOver, VersionNotice
 from unlockstep.net.jobs import (
     FRAME_BYTES_MAX,
     Answered,
     Contribute,
     Failed,
     Fetch,
+    Forget,
     FrameReader,
     GiveState,
     Laid,
@@ -39,7 +41,8 @@ QUERY = {"run_id": "id", "tokens": "10"}
 ORDERS = [
     SetUp(10, "secret"),
     TurnTo("http://there:1"),
-    Contribute(1, 8, TIMEOUTS, 0, "/path", QUERY),
+    Contribute(1, 8, TIMEOUTS, "id", "a", 3, 0, 10, 1, Codec.INT4, "/path", QUERY),
+    Forget(HandedOver(3, 0, 10)),
     Seed(2, 8, TIMEOUTS, 1, "/path", QUERY),
     Fetch(3, 8, TIMEOUTS, VersionNotice(0, 1, "00" * 32), "/path", {}),
     GiveState(4, 2**40, TIMEOUTS, "/path", QUERY),

@@ -9,10 +9,11 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from unlockstep.config import CodecSection
-from unlockstep.core.codec import Codec, FragmentCodec, body_digest
+from unlockstep.core.codec import FragmentCodec, body_digest
 from unlockstep.core.errors import RemoteProtocolError
+from unlockstep.core.formats import Codec
 from unlockstep.core.layout import LayoutMethod, Role, TensorSpec, build_layout
-from unlockstep.core.messages import VersionNotice
+from unlockstep.core.messages import HandedOver, VersionNotice
 from unlockstep.net.bulk import Answer
 from unlockstep.net.jobs import (
     SENTENCE_LENGTH_MAX,
@@ -72,12 +73,19 @@ def porter(upload: Codec = Codec.FLOAT32, download: Codec = Codec.FLOAT32) -> tu
         shelves.append(Shelf())
         return shelves[-1]
 
-    setting = Setting("http://here:1", "run", TENSORS, 2, LayoutMethod.TENSOR, CodecSection(upload, download))
+    setting = Setting(
+        "http://here:1", "run", TENSORS, 2, LayoutMethod.TENSOR, CodecSection(upload=upload, download=download)
+    )
     return Porter(setting, connect), shelves
 
 
 def values_of(fragment: int) -> np.ndarray:
     return np.linspace(-1, 1, LAYOUT.fragment_size(fragment)).astype(np.float32)
+
+
+def contribute(number: int, fragment: int = 0, codec: Codec = Codec.FLOAT32, tokens: int = 10) -> Contribute:
+    size = 4 * LAYOUT.fragment_size(fragment)
+    return Contribute(number, size, TIMEOUTS, "id", "a", fragment, fragment, tokens, 1, codec, "/p", QUERY)
 
 
 def bits(values: np.ndarray) -> np.ndarray:
@@ -86,20 +94,37 @@ def bits(values: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("codec", list(Codec), ids=lambda codec: codec.value)
 @pytest.mark.parametrize("fragment", [0, 1])
-def test_a_contribution_is_sent_in_the_format_of_uploads(codec: Codec, fragment: int) -> None:
-    carrier, (shelf,) = porter(upload=codec)
+def test_a_contribution_is_sent_in_the_format_that_was_asked_for(codec: Codec, fragment: int) -> None:
+    carrier, (shelf,) = porter()
     values = values_of(fragment)
-    answered = carrier.carry_out(Contribute(7, 4 * values.size, TIMEOUTS, fragment, "/p", QUERY), bits(values))
+    answered = carrier.carry_out(contribute(7, fragment, codec), bits(values))
     assert answered == Answered(7, 202, "")
     assert shelf.sent == [("/p", QUERY, bytes(FragmentCodec(LAYOUT, fragment, codec).encode(values)))]
 
 
+def test_what_rounding_takes_is_sent_with_the_next_contribution_and_not_with_the_same_once_more() -> None:
+    carrier, (shelf,) = porter()
+    wire, values = FragmentCodec(LAYOUT, 1, Codec.INT4), values_of(1)
+    first, again = contribute(1, 1, Codec.INT4), contribute(2, 1, Codec.INT4)
+    second = contribute(3, 1, Codec.INT4, tokens=20)
+    for job in (first, again, second):
+        memory = bits(values)
+        carrier.carry_out(job, memory)
+        assert_array_equal(memory, bits(values))  # who gives it may need it once more
+    one, same, two = (body for _, _, body in shelf.sent)
+    assert one == same == bytes(wire.encode(values))
+    assert two == bytes(wire.encode(values + (values - wire.decode(one))))
+    carrier.forget(HandedOver(1, 1, 10))
+    carrier.carry_out(contribute(4, 1, Codec.INT4), bits(values))
+    assert shelf.sent[-1][2] not in (one, two)
+
+
 @pytest.mark.parametrize("codec", list(Codec), ids=lambda codec: codec.value)
-def test_a_seed_is_sent_in_the_format_of_versions(codec: Codec) -> None:
+def test_a_seed_is_sent_as_it_is_whatever_the_format_of_versions(codec: Codec) -> None:
     carrier, (shelf,) = porter(download=codec)
     values = values_of(1)
     assert carrier.carry_out(Seed(7, 4 * values.size, TIMEOUTS, 1, "/p", QUERY), bits(values)) == Answered(7, 202, "")
-    assert shelf.sent == [("/p", QUERY, bytes(FragmentCodec(LAYOUT, 1, codec).encode(values)))]
+    assert shelf.sent == [("/p", QUERY, bytes(FragmentCodec(LAYOUT, 1, Codec.FLOAT32).encode(values)))]
 
 
 @pytest.mark.parametrize("codec", list(Codec), ids=lambda codec: codec.value)
@@ -133,7 +158,7 @@ def test_what_goes_wrong_is_the_result_of_the_job(error: Exception) -> None:
     carrier, (shelf,) = porter()
     shelf.error = error
     memory = np.zeros(4096, np.uint8)
-    answered = carrier.carry_out(Contribute(1, 20, TIMEOUTS, 0, "/p", QUERY), memory[:20])
+    answered = carrier.carry_out(contribute(1), memory[:20])
     assert isinstance(answered, Answered) and answered.status == 0 and str(error) in answered.sentence
     failed = carrier.carry_out(Fetch(2, 4096, TIMEOUTS, VersionNotice(0, 1, "00" * 32), "/p", {}), memory)
     assert isinstance(failed, Failed) and failed.number == 2 and str(error) in failed.sentence

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from unlockstep import config
-from unlockstep.core.codec import Codec
 from unlockstep.core.errors import ConfigError, UsageError
+from unlockstep.core.formats import Codec
 from unlockstep.sim.advise import INTERVALS, NEAR_POINTS, Advice, Question, advise, powers_of_two
 from unlockstep.sim.fleet import Fleet
 
@@ -157,13 +157,6 @@ def test_data_parallel_is_charged_for_its_failures_and_for_its_link() -> None:
     assert elastic.utilisation == rigid.utilisation == pytest.approx(1 / (1 + bits / 10 - 2 / 3))
     assert elastic.goodput > rigid.goodput
     assert elastic.outcome == elastic.goodput * elastic.utilisation
-
-
-def test_formats_that_do_not_exist_yet_are_named_as_such() -> None:
-    existing = {codec.value for codec in Codec}
-    for row in answer().alternatives[2:]:
-        form = row.what.split()[-3]
-        assert row.remark.startswith("not in this version") == (form not in existing)
 
 
 def test_tokens_are_those_of_the_time_that_counts() -> None:

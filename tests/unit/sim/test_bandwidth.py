@@ -7,12 +7,12 @@ import re
 
 import pytest
 
-from unlockstep.core.codec import Codec
 from unlockstep.core.errors import ConfigError
+from unlockstep.core.formats import Codec
 from unlockstep.sim import bandwidth
-from unlockstep.sim.bandwidth import WireFormat, Workload
+from unlockstep.sim.bandwidth import FORMATS, Workload
 
-BF16, F32 = WireFormat.BFLOAT16, WireFormat.FLOAT32
+BF16, F32 = Codec.BFLOAT16, Codec.FLOAT32
 FIVE_B = Workload(params=5e9)
 
 
@@ -20,14 +20,7 @@ FIVE_B = Workload(params=5e9)
 
 
 def test_bits_of_every_format_count_the_scales_of_its_blocks() -> None:
-    assert [form.bits for form in WireFormat] == [32, 16, 8 + 16 / 64, 4 + 16 / 64]
-
-
-@pytest.mark.parametrize("codec", Codec)
-def test_every_codec_of_this_version_is_a_format_of_the_same_width(codec: Codec) -> None:
-    form = WireFormat(codec.value)
-    assert form.in_this_version
-    assert form.bits == 8 * codec.bytes_per_element
+    assert [form.bits_per_element for form in FORMATS] == [32, 16, 8 + 16 / 64, 4 + 16 / 64]
 
 
 def test_data_parallel_sends_and_receives_a_ring_of_all_gradients_every_step() -> None:
@@ -62,8 +55,8 @@ def test_this_system_sends_the_model_once_in_h_steps_each_way() -> None:
     assert exchange.mean_down_gbit == pytest.approx(5 * 32 / 24)
 
 
-@pytest.mark.parametrize(("form", "gbit"), [(BF16, 3.33), (WireFormat.INT8, 1.72), (WireFormat.INT4, 0.885)])
-def test_five_billion_parameters_at_one_second_a_step(form: WireFormat, gbit: float) -> None:
+@pytest.mark.parametrize(("form", "gbit"), [(BF16, 3.33), (Codec.INT8, 1.72), (Codec.INT4, 0.885)])
+def test_five_billion_parameters_at_one_second_a_step(form: Codec, gbit: float) -> None:
     assert FIVE_B.decoupled(form, form).peak_gbit == pytest.approx(gbit, rel=0.002)
 
 

@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 
 from support.core_builders import layout
 from unlockstep.config import OuterSection
-from unlockstep.core.codec import Codec
+from unlockstep.core.formats import Codec
 from unlockstep.core.merge import MergeRule
 from unlockstep.sim import story as stories
 from unlockstep.sim.shadow import explained, merged_value, outer_step

@@ -8,7 +8,7 @@ import pytest
 
 from unlockstep.config import AdoptionSection, CodecSection, Durability, DurabilitySection, RunConfig
 from unlockstep.core.adoption import Adoption
-from unlockstep.core.codec import Codec
+from unlockstep.core.formats import Codec
 from unlockstep.core.layout import LayoutMethod, build_layout
 from unlockstep.core.messages import VersionNotice
 from unlockstep.learners.toy import ToyBackend

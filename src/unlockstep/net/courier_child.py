@@ -269,14 +269,15 @@ class _Child:
         """It is ready, or gone."""
         self.gone = asyncio.Event()
         self._results: dict[int, asyncio.Future[Result]] = {}
-        setting_body = msgspec.msgpack.encode(setting)
-        with MemoryFile(len(setting_body)) as memory:
-            memory.bytes[:] = np.frombuffer(setting_body, np.uint8)
-            self._end, self._process = _start(program)
-            self._end.setblocking(False)
-            self._reader = FrameReader(self._end)
-            self._loop.add_reader(self._end, self._read)
-            self.say(SetUp(len(setting_body), token), memory)
+        body = msgspec.msgpack.encode(setting)
+        # Kept until it has been read: a descriptor must not be closed on its way everywhere (macOS).
+        self._setting = MemoryFile(len(body))
+        self._setting.bytes[:] = np.frombuffer(body, np.uint8)
+        self._end, self._process = _start(program)
+        self._end.setblocking(False)
+        self._reader = FrameReader(self._end)
+        self._loop.add_reader(self._end, self._read)
+        self.say(SetUp(len(body), token), self._setting)
 
     @property
     def pid(self) -> int:
@@ -332,6 +333,7 @@ class _Child:
         if isinstance(report, Ready):
             self.is_ready = True
             self.begun.set()
+            self._setting.close()
         elif (result := self._results.get(report.number)) is not None and not result.done():
             result.set_result(report)
 
@@ -340,6 +342,7 @@ class _Child:
         if not self.gone.is_set():
             self.gone.set()
             self.begun.set()
+            self._setting.close()
             self._loop.remove_reader(self._end)
             self._reader.close()
             _forked_away.discard(self._end)

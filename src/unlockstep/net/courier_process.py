@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import msgspec
 
-from unlockstep.core.errors import LocalProtocolError
+from unlockstep.core.errors import LocalProtocolError, UnlockstepError
 from unlockstep.net.jobs import Forget, FrameReader, Job, Ready, Setting, SetUp, TurnTo, read_order, send_frame
 from unlockstep.net.memory_files import Bytes, MemoryFile
 from unlockstep.net.porter import Porter, connector
@@ -33,7 +33,7 @@ def main(descriptor: int) -> None:
             _serve(end)
         except ConnectionError:
             pass  # The learner is gone.
-        except LocalProtocolError as error:
+        except UnlockstepError as error:
             os.write(2, f"the courier of a learner has failed: {error}\n".encode())
             os._exit(1)
     # At once: threads may be in the middle of a transfer, which is of no use to anybody now.

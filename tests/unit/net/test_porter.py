@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -23,12 +24,13 @@ from unlockstep.net.jobs import (
     Fetch,
     GiveState,
     Laid,
+    Passage,
     Seed,
     Setting,
     TakeState,
 )
 from unlockstep.net.porter import Moved, Porter, fetch_size
-from unlockstep.net.timeouts import Timeouts, derive
+from unlockstep.net.timeouts import Measured, Timeouts, derive
 
 TENSORS = tuple(TensorSpec(name, (size,), "float32", Role.PARAMETER) for name, size in {"a": 5, "b": 300}.items())
 LAYOUT = build_layout(TENSORS, 2, LayoutMethod.TENSOR)
@@ -39,7 +41,8 @@ QUERY = {"tokens": "10"}
 class Shelf:
     """A way to a syncer that keeps what it is sent and has what it was given (``porter.Way``)."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeouts: Callable[[], Timeouts]) -> None:
+        self.timeouts = timeouts
         self.sent: list[tuple[str, dict[str, str], bytes]] = []
         self.bodies: dict[str, bytes] = {}
         self.answer = Answer(202, "")
@@ -50,6 +53,7 @@ class Shelf:
         if self.error is not None:
             raise self.error
         self.sent.append((path, query, bytes(body)))
+        self._move(len(body), moved)
         return self.answer
 
     def download(
@@ -59,24 +63,31 @@ class Shelf:
             raise self.error
         body = memoryview(bytearray(size)) if into is None else into
         body[:] = self.bodies[path]
+        self._move(size, moved)
         assert len(body) == size and body_digest(body) == digest
         return body
+
+    def _move(self, size: int, moved: Moved) -> None:
+        """In two pieces."""
+        for piece in (size // 2, size - size // 2):
+            moved(piece)
 
     def close(self) -> None:
         self.is_closed = True
 
 
 def porter(upload: Codec = Codec.FLOAT32, download: Codec = Codec.FLOAT32) -> tuple[Porter, list[Shelf]]:
+    """Its clock shows a second more whenever it is looked at."""
     shelves: list[Shelf] = []
 
     def connect(url: str, timeouts: Callable[[], Timeouts]) -> Shelf:
-        shelves.append(Shelf())
+        shelves.append(Shelf(timeouts))
         return shelves[-1]
 
     setting = Setting(
         "http://here:1", "run", TENSORS, 2, LayoutMethod.TENSOR, CodecSection(upload=upload, download=download)
     )
-    return Porter(setting, connect), shelves
+    return Porter(setting, connect, map(float, itertools.count()).__next__), shelves
 
 
 def values_of(fragment: int) -> np.ndarray:
@@ -98,7 +109,7 @@ def test_a_contribution_is_sent_in_the_format_that_was_asked_for(codec: Codec, f
     carrier, (shelf,) = porter()
     values = values_of(fragment)
     answered = carrier.carry_out(contribute(7, fragment, codec), bits(values))
-    assert answered == Answered(7, 202, "")
+    assert answered == Answered(7, 202, "", Passage(len(shelf.sent[0][2]), 2.0))
     assert shelf.sent == [("/p", QUERY, bytes(FragmentCodec(LAYOUT, fragment, codec).encode(values)))]
 
 
@@ -123,7 +134,8 @@ def test_what_rounding_takes_is_sent_with_the_next_contribution_and_not_with_the
 def test_a_seed_is_sent_as_it_is_whatever_the_format_of_versions(codec: Codec) -> None:
     carrier, (shelf,) = porter(download=codec)
     values = values_of(1)
-    assert carrier.carry_out(Seed(7, 4 * values.size, TIMEOUTS, 1, "/p", QUERY), bits(values)) == Answered(7, 202, "")
+    answered = carrier.carry_out(Seed(7, 4 * values.size, TIMEOUTS, 1, "/p", QUERY), bits(values))
+    assert answered == Answered(7, 202, "", Passage(len(shelf.sent[0][2]), 2.0))
     assert shelf.sent == [("/p", QUERY, bytes(FragmentCodec(LAYOUT, 1, Codec.FLOAT32).encode(values)))]
 
 
@@ -137,7 +149,7 @@ def test_a_version_is_laid_into_memory_as_float32(codec: Codec, fragment: int) -
     memory = np.zeros(fetch_size(format), np.uint8)
     notice = VersionNotice(fragment, 3, body_digest(body))
     laid = carrier.carry_out(Fetch(7, memory.size, TIMEOUTS, notice, "/p", QUERY), memory)
-    assert isinstance(laid, Laid) and laid.number == 7
+    assert isinstance(laid, Laid) and laid.number == 7 and laid.passage == Passage(format.body_size, 2.0)
     found = memory[laid.offset : laid.offset + 4 * format.size].view(np.float32)
     assert_array_equal(found, format.decode(body))
 
@@ -145,12 +157,14 @@ def test_a_version_is_laid_into_memory_as_float32(codec: Codec, fragment: int) -
 def test_a_state_travels_as_it_is() -> None:
     carrier, (shelf,) = porter()
     state = np.arange(100, dtype=np.uint8)
-    assert carrier.carry_out(GiveState(1, 100, TIMEOUTS, "/up", QUERY), state) == Answered(1, 202, "")
+    assert carrier.carry_out(GiveState(1, 100, TIMEOUTS, "/up", QUERY), state) == Answered(
+        1, 202, "", Passage(100, 2.0)
+    )
     assert shelf.sent == [("/up", QUERY, state.tobytes())]
     shelf.bodies["/down"] = state.tobytes()
     memory = np.zeros(100, np.uint8)
     taken = carrier.carry_out(TakeState(2, 100, TIMEOUTS, "/down", QUERY, body_digest(state.data)), memory)
-    assert taken == Laid(2, 0) and np.array_equal(memory, state)
+    assert taken == Laid(2, 0, Passage(100, 2.0)) and np.array_equal(memory, state)
 
 
 @pytest.mark.parametrize("error", [OSError("the link is down"), RemoteProtocolError("no"), ZeroDivisionError("bug")])
@@ -178,7 +192,15 @@ def test_a_sentence_of_the_syncer_fits_a_frame() -> None:
     carrier, (shelf,) = porter()
     shelf.answer = Answer(422, "x" * 100_000)
     answered = carrier.carry_out(GiveState(1, 1, TIMEOUTS, "/p", QUERY), np.zeros(1, np.uint8))
-    assert answered == Answered(1, 422, "x" * SENTENCE_LENGTH_MAX)
+    assert isinstance(answered, Answered) and answered.sentence == "x" * SENTENCE_LENGTH_MAX
+
+
+def test_the_deadlines_of_a_way_are_those_that_came_with_the_last_job() -> None:
+    carrier, (shelf,) = porter()
+    slow = derive(measured=Measured(round_trip_s=3.0))
+    assert shelf.timeouts() == TIMEOUTS != slow
+    carrier.carry_out(GiveState(1, 1, slow, "/p", QUERY), np.zeros(1, np.uint8))
+    assert shelf.timeouts() == slow
 
 
 def test_another_leader_ends_what_is_under_way_to_the_one_before() -> None:

@@ -32,9 +32,12 @@ from unlockstep.net.downloading import Downloading, Source
 from unlockstep.net.lane import Lane
 from unlockstep.net.pace import Pace
 from unlockstep.net.ranges import BodyDigest, Grid
-from unlockstep.net.streams import FixedStreams, StreamCount
+from unlockstep.net.streams import STREAMS_MAX, AutomaticStreams, FixedStreams
 from unlockstep.net.timeouts import Timeouts, derive
 from unlockstep.net.uploading import Uploading
+
+CHUNK_BYTES_MIN = 1024 * 1024
+"""A smaller body is one request: its chunks would travel for less time than their answers."""
 
 HASHING_THREADS_MAX = 4
 
@@ -59,9 +62,9 @@ class Bulk:
         security: what is shown and checked; None: nothing is shown, and the syncer's certificate is checked against
             those this machine trusts.
         pace: a cap on bandwidth, shared with whoever has the same; None: no cap.
-        streams: connections at once, up and down; a number, or what decides it.
+        streams: connections at once, each way; None: as many as pay.
         timeouts: deadlines, as of now.
-        chunk_bytes: pieces in which larger bodies travel.
+        chunk_bytes: pieces in which larger bodies travel; None: so large that all streams have a few of them.
 
     Raises:
         UsageError: the security cannot be had.
@@ -73,9 +76,9 @@ class Bulk:
         security: Security | None = None,
         *,
         pace: Pace | None = None,
-        streams: int | tuple[StreamCount, StreamCount] = 2,
+        streams: int | None = None,
         timeouts: Callable[[], Timeouts] = derive,
-        chunk_bytes: int = api.CHUNK_BYTES,
+        chunk_bytes: int | None = None,
     ) -> None:
         self._url = url
         self._address = Address.of(url)
@@ -86,9 +89,10 @@ class Bulk:
         self._pace = pace or Pace()
         self._timeouts = timeouts
         self._chunk_bytes = chunk_bytes
-        up, down = (FixedStreams(streams), FixedStreams(streams)) if isinstance(streams, int) else streams
-        self._up = Lane(up, self._connect, time.monotonic_ns)
-        self._down = Lane(down, self._connect, time.monotonic_ns)
+        self._up, self._down = (
+            Lane(AutomaticStreams() if streams is None else FixedStreams(streams), self._connect, time.monotonic_ns)
+            for _ in range(2)
+        )
         self._lock = threading.Lock()
         self._channels: set[Channel] = set()
         self._cancelled = threading.Event()
@@ -103,7 +107,9 @@ class Bulk:
         body = body.cast("B")
         target = f"{path}?{urlencode(query)}" if query else path
         try:
-            chunk_bytes = 0 if len(body) <= self._chunk_bytes else self._chunk_bytes_of(len(body))
+            chunk_bytes = self._chunk_bytes_of(len(body))
+            if len(body) <= chunk_bytes:
+                chunk_bytes = 0
             grid = Grid(len(body), chunk_bytes or max(1, len(body)))
             digests = _digests(body, grid)
             digest = BodyDigest.of_chunks(digests, chunk_bytes) if chunk_bytes else BodyDigest(digests[0].hex())
@@ -161,8 +167,12 @@ class Bulk:
     # ------------------------------------------------------------------------------------------- what they need
 
     def _chunk_bytes_of(self, size: int) -> int:
-        """So long that there are not too many."""
-        return max(self._chunk_bytes, -(-size // api.CHUNKS_MAX))
+        """So long that every stream has a few, and that there are not too many. It depends on the size alone: whoever
+        goes on with an upload must cut it as before."""
+        wanted = self._chunk_bytes
+        if wanted is None:
+            wanted = min(max(size // (2 * STREAMS_MAX), CHUNK_BYTES_MIN), api.CHUNK_BYTES)
+        return max(wanted, -(-size // api.CHUNKS_MAX))
 
     def _carriage(self, lane: Lane, moved: Moved) -> Carriage:
         return Carriage(lane, self._drop, self._timeouts(), self._cancelled, moved)

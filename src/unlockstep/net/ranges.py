@@ -16,7 +16,7 @@ byte is hashed twice, and chunks may be hashed side by side and in any order.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -121,20 +121,6 @@ class Grid:
         """Which chunk this is; None if it is not exactly one."""
         index = span.start // self.chunk_bytes
         return index if index < self.count and self.span(index) == span else None
-
-
-def joined(spans: Iterable[Span]) -> Iterator[Span]:
-    """The same bytes in as few spans as can be, given in ascending order."""
-    held: Span | None = None
-    for span in spans:
-        if held is not None and held.stop == span.start:
-            held = Span(held.start, span.stop)
-            continue
-        if held is not None:
-            yield held
-        held = span
-    if held is not None:
-        yield held
 
 
 class BodyDigest(NamedTuple):

@@ -29,6 +29,10 @@ TOY = ToyBackend(sizes=(3, 4))
 LAYOUT = build_layout(TOY.tensors(), 2, LayoutMethod.BALANCED)
 
 
+def encoded(state: Donated) -> bytes:
+    return bytes(encode_state(state, LAYOUT))
+
+
 def donated() -> Donated:
     fragments = tuple(np.arange(LAYOUT.fragment_size(p), dtype=np.float32) - p for p in range(2))
     inner = State(
@@ -43,7 +47,7 @@ def donated() -> Donated:
 
 
 def test_what_goes_in_comes_out_and_any_reader_of_safetensors_opens_it() -> None:
-    body = encode_state(donated(), LAYOUT)
+    body = encoded(donated())
     back, given = decode_state(body, LAYOUT), donated()
     assert (back.notices, back.clock, back.inner.facts) == (given.notices, given.clock, given.inner.facts)
     for values, expected in zip(back.fragments, given.fragments, strict=True):
@@ -68,10 +72,10 @@ def test_every_dtype_travels_byte_for_byte(dtype: str, shape: tuple[int, ...], t
     assert (tensor.dtype, tensor.element_size()) == (getattr(torch, dtype), size)
     assert bits.data.tobytes() == raw.tobytes()
     given = donated()
-    body = encode_state(msgspec.structs.replace(given, inner=State({"odd": bits}, {})), LAYOUT)
+    body = encoded(msgspec.structs.replace(given, inner=State({"odd": bits}, {})))
     found = decode_state(body, LAYOUT).inner.tensors["odd"]
     assert (found.dtype, found.shape, found.data.tobytes()) == (dtype, shape, raw.tobytes())
-    assert len(body) - len(encode_state(msgspec.structs.replace(given, inner=State({}, {})), LAYOUT)) < raw.size + 100
+    assert len(body) - len(encoded(msgspec.structs.replace(given, inner=State({}, {})))) < raw.size + 100
     (tmp_path / "body").write_bytes(body)
     read = bits_of(safetensors.torch.load_file(tmp_path / "body")["odd"])
     assert (read.dtype, read.data.tobytes()) == (dtype, raw.tobytes())
@@ -88,7 +92,7 @@ def header_of(body: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 def with_header(change: Callable[[dict[str, Any]], object]) -> bytes:
-    header, data = header_of(encode_state(donated(), LAYOUT))
+    header, data = header_of(encoded(donated()))
     change(header)
     text = json.dumps(header).encode()
     return len(text).to_bytes(8, "little") + text + data
@@ -107,8 +111,8 @@ def with_facts(**changes: object) -> bytes:
     [
         (b"", "no header"),
         (b"\xff" * 16, "no header"),
-        (encode_state(donated(), LAYOUT)[:-1], "bytes of its shape"),
-        (encode_state(donated(), LAYOUT) + b"\0", "belong to no tensor"),
+        (encoded(donated())[:-1], "bytes of its shape"),
+        (encoded(donated()) + b"\0", "belong to no tensor"),
         (with_header(lambda header: header.pop("__metadata__")), "cannot be read"),
         (with_header(lambda header: header.pop("fragment.0")), "bytes of its shape"),
         (with_header(lambda header: header["scalar"].update(dtype="F128")), "bytes of its shape"),
@@ -128,7 +132,7 @@ def test_what_is_not_such_a_body_is_refused(body: bytes, words: str) -> None:
 
 @given(st.integers(0, 600), st.binary(max_size=8))
 def test_whatever_is_damaged_raises_only_one_kind_of_error(position: int, noise: bytes) -> None:
-    body = bytearray(encode_state(donated(), LAYOUT))
+    body = bytearray(encoded(donated()))
     body[position : position + len(noise)] = noise
     with suppress(RemoteProtocolError):
         decode_state(bytes(body), LAYOUT)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
-from unlockstep.net import learner_client, timeouts
+from unlockstep.net import learner_client, porter, timeouts
 from unlockstep.sim import learner_host
 
 
@@ -11,4 +11,4 @@ def test_pauses_and_attempts_are_those_of_the_real_client() -> None:
     assert learner_host.BACKOFF_NS_MIN == timeouts.BACKOFF_S_MIN * NANOSECONDS_PER_SECOND
     assert learner_host.BACKOFF_NS_MAX == timeouts.BACKOFF_S_MAX * NANOSECONDS_PER_SECOND
     assert learner_host.FLUSH_NS_MAX == learner_client.FLUSH_S_MAX * NANOSECONDS_PER_SECOND
-    assert learner_host.UPLOAD_ATTEMPTS_MAX == learner_client.UPLOAD_ATTEMPTS_MAX
+    assert learner_host.UPLOAD_ATTEMPTS_MAX == porter.UPLOAD_ATTEMPTS_MAX

@@ -45,6 +45,7 @@ from unlockstep.net import api
 from unlockstep.net.learner_client import CourierKind, LearnerClient
 from unlockstep.net.listening import Endpoint
 from unlockstep.net.syncer_service import SyncerService
+from unlockstep.net.timeouts import leases_of
 from unlockstep.runlog import Header, RunLogWriter
 
 WAIT_S = 20.0
@@ -139,7 +140,7 @@ def learner(
     """A learner that has not connected yet, its backend bound to the run's layout."""
     layout = layout_of(backend, config)
     backend.bind(layout)
-    client = LearnerClient(url, config.run.name, layout, config.codec, courier=courier)
+    client = LearnerClient(url, config.run.name, layout, config.codec, leases=leases_of(config), courier=courier)
     loop = LearnerLoop.create(
         name,
         layout,

@@ -12,8 +12,6 @@ from enum import Enum
 
 import msgspec
 
-from unlockstep.config import RunConfig
-from unlockstep.core.status import Status
 from unlockstep.net.names import Address, is_other_name
 
 CLOCK_OFFSET_S_MAX = 1.0
@@ -24,9 +22,6 @@ CERTIFICATE_DAYS_MIN = 14
 
 SPREAD_MAX = 4.0
 """Slowest of the round trips over the fastest: more, and the link has queues or losses."""
-
-BUSY_SHARE = 0.7
-"""Of what a link carries: a run that needs more has no room for anything else."""
 
 
 class State(Enum):
@@ -120,7 +115,7 @@ def port(host: str, number: int, attempts: Sequence[Attempt]) -> Finding:
     reached = [each for each in attempts if each.door is Door.OPEN]
     deaf = [each for each in attempts if each.door is not Door.OPEN]
     if reached and not deaf:
-        return ok("port", f"{number} is open at {reached[0].address}: connected in {_ms(reached[0].seconds)}")
+        return ok("port", f"{number} is open at {reached[0].address}: connected in {milliseconds(reached[0].seconds)}")
     if reached:
         return warn(
             "port",
@@ -358,9 +353,8 @@ def token(role: str, is_shown: bool) -> Finding:
 def round_trips(samples_s: Sequence[float]) -> Finding:
     """Of small requests on one connection."""
     median_s, slow_s = statistics.median(samples_s), _slow(samples_s)
-    about = (
-        f"median {_ms(median_s)}, fastest {_ms(min(samples_s))}, slow ones {_ms(slow_s)} ({len(samples_s)} requests)"
-    )
+    median, fastest, slow = (milliseconds(each) for each in (median_s, min(samples_s), slow_s))
+    about = f"median {median}, fastest {fastest}, slow ones {slow} ({len(samples_s)} requests)"
     if slow_s > SPREAD_MAX * min(samples_s) and slow_s - min(samples_s) > 0.05:
         return warn(
             "round trip",
@@ -397,7 +391,7 @@ def clock(samples: Sequence[ClockSample]) -> Finding:
     best = min(samples, key=lambda sample: sample.round_trip_s)
     doubt_s = max(best.round_trip_s, 0.0) / 2
     ahead = "ahead of" if best.offset_s >= 0 else "behind"
-    about = f"the syncer's is {_ms(abs(best.offset_s))} {ahead} this one (within {_ms(doubt_s)})"
+    about = f"the syncer's is {milliseconds(abs(best.offset_s))} {ahead} this one (within {milliseconds(doubt_s)})"
     if abs(best.offset_s) - doubt_s > CLOCK_OFFSET_S_MAX:
         return warn(
             "clock",
@@ -442,108 +436,15 @@ def rate(way: str, rates: Rates, round_trip_s: float, window_bytes: int | None) 
     return ok(f"rate {way}", about)
 
 
-# ------------------------------------------------------------------------------------------- whether it will do
-
-
-class Need(msgspec.Struct, frozen=True):
-    """What a run asks of the link of one learner, bytes and seconds."""
-
-    fragment_up: float
-    """The largest fragment, as it travels up."""
-    fragment_down: float
-    model_up: float
-    """All fragments, once in ``interval_s``."""
-    model_down: float
-    interval_s: float | None
-    """H steps; None: nobody has taken any."""
-    round_s: float | None
-    """From one round to the next."""
-
-
-def settings(config: RunConfig, status: Status) -> Finding:
-    """What of the run matters to a link."""
-    sizes, protocol = status.fragment_sizes, config.protocol
-    live = sum(each.state == "live" for each in status.learners)
-    model = f"{sum(sizes):,} values in {len(sizes)} fragments" if sizes else "no parameters yet"
-    return ok(
-        "settings",
-        f"run {status.run} ({status.state}): {model}, each merged every {protocol.interval_steps} steps; "
-        f"{config.codec.upload.value} up, {config.codec.download.value} down; {live} learners are live",
-    )
-
-
-def need(config: RunConfig, fragment_sizes: Sequence[int], step_s: float | None) -> Need:
-    """What the settings, the model and the speed of the learners amount to.
-
-    Args:
-        config: of the run.
-        fragment_sizes: values in each fragment.
-        step_s: of an inner step.
-    """
-    protocol = config.protocol
-    up, down = (codec.bits_per_element / 8 for codec in (config.codec.upload, config.codec.download))
-    interval_s = None if step_s is None else protocol.interval_steps * step_s
-    return Need(
-        fragment_up=up * max(fragment_sizes),
-        fragment_down=down * max(fragment_sizes),
-        model_up=up * sum(fragment_sizes),
-        model_down=down * sum(fragment_sizes),
-        interval_s=interval_s,
-        round_s=None if interval_s is None else interval_s / len(fragment_sizes),
-    )
-
-
-def suffices(need: Need, up_bytes_per_s: float, down_bytes_per_s: float, overlap_s: float | None) -> Finding:
-    """Whether the link carries the run: what one learner must move while it takes H steps, against what it can.
-
-    Args:
-        need: of the run.
-        up_bytes_per_s, down_bytes_per_s: of the link.
-        overlap_s: what one round may take without a learner waiting for it (tau steps); None: not known.
-    """
-    up_s, down_s = need.fragment_up / up_bytes_per_s, need.fragment_down / down_bytes_per_s
-    about = f"a fragment takes {_s(up_s)} up and {_s(down_s)} down"
-    all_s = max(need.model_up / up_bytes_per_s, need.model_down / down_bytes_per_s)
-    if need.interval_s is None or need.round_s is None:
-        return ok("run", f"{about}; no learner has taken a step yet, so how often is not known: all in {_s(all_s)}")
-    share = all_s / need.interval_s
-    about += f", of {_s(need.round_s)} from one round to the next: the run needs {share:.0%} of this link"
-    if share > 1:
-        return fail("run", f"{about}, so this learner will miss rounds", _smaller(need, share))
-    if overlap_s is not None and up_s + down_s > overlap_s:
-        return warn(
-            "run",
-            f"{about}; there and back takes longer than the {_s(overlap_s)} that a round may overlap with steps",
-            "raise protocol.overlap_steps in the next run, or choose a smaller codec",
-        )
-    if share > BUSY_SHARE:
-        return warn("run", about, _smaller(need, share))
-    return ok("run", about)
-
-
-def _smaller(need: Need, share: float) -> str:
-    factor = share / BUSY_SHARE
-    return (
-        f"in the next run raise protocol.interval_steps {factor:.1f} times, or choose codec.upload and codec.download "
-        "with fewer bits"
-    )
-
-
-def step_s(status: Status) -> float | None:
-    """Of a live learner, the median; None: nobody has taken any."""
-    times_ns = [each.step_ns for each in status.learners if each.state == "live" and each.step_ns > 0]
-    return statistics.median(times_ns) / 1e9 if times_ns else None
-
-
 # ------------------------------------------------------------------------------------------- words
 
 
-def _ms(seconds: float) -> str:
+def milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
-def _s(seconds: float) -> str:
-    return _ms(seconds) if seconds < 1 else f"{seconds:.1f} s" if seconds < 100 else f"{seconds:.0f} s"
+def duration(seconds: float) -> str:
+    return milliseconds(seconds) if seconds < 1 else f"{seconds:.1f} s" if seconds < 100 else f"{seconds:.0f} s"
 
 
 def _rate(bytes_per_s: float) -> str:

@@ -24,7 +24,7 @@ from unlockstep.config import RunConfig
 from unlockstep.core.errors import RemoteProtocolError, UsageError
 from unlockstep.core.ids import PROTOCOL_VERSION
 from unlockstep.core.status import Status
-from unlockstep.net import api, diagnosis, link_rates, names
+from unlockstep.net import api, diagnosis, link_rates, names, run_needs
 from unlockstep.net.diagnosis import Answer, ClockSample, Door, Finding, Rates, Spoken
 from unlockstep.net.interfaces import interfaces
 from unlockstep.net.link_check import Line, Security, Target, ask, attempt
@@ -76,7 +76,7 @@ class Examination:
     def measured(self) -> Measured:
         """What has been measured so far."""
         rates = {way: rates.best for way, rates in self._rates.items()}
-        step_s = None if self._status is None else diagnosis.step_s(self._status)
+        step_s = None if self._status is None else run_needs.step_s(self._status)
         return Measured(self._round_trip_s, rates.get("up"), rates.get("down"), step_s)
 
     def timeouts(self, has_standby: bool) -> Timeouts:
@@ -199,12 +199,12 @@ class Examination:
             return
         self._config = run_config.loads(toml.decode(), source=f"the configuration from {self._target.url}")
         self._status = msgspec.json.decode(state, type=Status)
-        yield diagnosis.settings(self._config, self._status)
+        yield run_needs.settings(self._config, self._status)
         if self._status.fragment_sizes and len(self._rates) == 2:
-            step_s = diagnosis.step_s(self._status)
+            step_s = run_needs.step_s(self._status)
             overlap_s = None if step_s is None else self._config.protocol.overlap_steps * step_s
-            need = diagnosis.need(self._config, self._status.fragment_sizes, step_s)
-            yield diagnosis.suffices(need, self._rates["up"].best, self._rates["down"].best, overlap_s)
+            need = run_needs.need(self._config, self._status.fragment_sizes, step_s)
+            yield run_needs.suffices(need, self._rates["up"].best, self._rates["down"].best, overlap_s)
 
 
 def _about(answer: Answer) -> api.About | None:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import aiohttp
+from aiohttp.abc import AbstractResolver
 
 from unlockstep.core.messages import MESSAGE_BYTES_MAX
 from unlockstep.net.courier import client_session
@@ -24,22 +25,27 @@ ROUND_TRIPS = 2
 
 @asynccontextmanager
 async def control_connection(
-    url: str, meter: LinkMeter, failures: int = 0, params: Mapping[str, str] | None = None
+    url: str,
+    meter: LinkMeter,
+    failures: int = 0,
+    params: Mapping[str, str] | None = None,
+    resolver: AbstractResolver | None = None,
 ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-    """A WebSocket to ``url``, closed when the block ends. A session of its own resolves the name anew.
+    """A WebSocket to ``url``, in a session of its own, closed when the block ends.
 
     Args:
         url: of the resource.
         meter: of the link; hears how long the attempt took.
         failures: attempts in a row that failed before this one.
         params: the query.
+        resolver: of names; None: the system, anew.
 
     Raises:
         NETWORK_ERRORS: nobody is there, or it does not answer in time.
     """
     timeouts, now_s = meter.timeouts, asyncio.get_running_loop().time
     connect_s = timeouts.connect_s_after(failures)
-    async with client_session(timeouts, connect_s, timeouts.reply_s) as session:
+    async with client_session(timeouts, connect_s, timeouts.reply_s, resolver) as session:
         began_s = now_s()
         async with session.ws_connect(
             url,

@@ -31,6 +31,7 @@ from unlockstep.net import api
 from unlockstep.net.control import control_connection
 from unlockstep.net.courier import NETWORK_ERRORS, Addresses
 from unlockstep.net.link_meter import LinkMeter
+from unlockstep.net.resolving import RememberingResolver
 from unlockstep.net.sockets import round_trip_s
 
 OUTBOX_MESSAGES_MAX = 65_536
@@ -64,6 +65,7 @@ class ControlLine:
         self._deliver = deliver
         self._found = found
         self._socket: aiohttp.ClientWebSocketResponse | None = None
+        self._resolver = RememberingResolver()
         self._retry_s = 0.0
         """Pause before connecting again that the syncer has asked for."""
         self._outbox: deque[bytes] = deque()
@@ -104,7 +106,7 @@ class ControlLine:
             began_s = clock_s()
             try:
                 url = self._addresses.at(api.control_path(self._run))
-                async with control_connection(url, self._meter, failures) as socket:
+                async with control_connection(url, self._meter, failures, resolver=self._resolver) as socket:
                     failures = 0
                     self._found(str(self._addresses))
                     if await self._converse(socket):

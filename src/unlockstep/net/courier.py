@@ -12,6 +12,7 @@ from concurrent.futures import Executor
 
 import aiohttp
 import numpy as np
+from aiohttp.abc import AbstractResolver
 
 from unlockstep.core.chunks import Float32
 from unlockstep.core.codec import Body, FragmentCodec, body_digest, fragment_codecs
@@ -92,7 +93,10 @@ class Addresses:
 
 
 def client_session(
-    timeouts: Timeouts, connect_s: float | None = None, answer_s: float | None = None
+    timeouts: Timeouts,
+    connect_s: float | None = None,
+    answer_s: float | None = None,
+    resolver: AbstractResolver | None = None,
 ) -> aiohttp.ClientSession:
     """A session; as many connections as there are transfers.
 
@@ -100,9 +104,10 @@ def client_session(
         timeouts: of the link.
         connect_s: for one attempt to connect; None: as long as may be.
         answer_s: for an answer to begin, or go on; None: as long as that to a body.
+        resolver: of names; None: the system.
     """
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0),
+        connector=aiohttp.TCPConnector(limit=0, resolver=resolver),
         timeout=aiohttp.ClientTimeout(
             total=None,
             connect=connect_s or timeouts.connect_s_max,

@@ -12,6 +12,7 @@ from enum import Enum
 
 import msgspec
 
+from unlockstep.net.interfaces import Interface, much_faster
 from unlockstep.net.names import Address, is_other_name
 
 CLOCK_OFFSET_S_MAX = 1.0
@@ -145,11 +146,19 @@ def port(host: str, number: int, attempts: Sequence[Attempt]) -> Finding:
     )
 
 
-def way(attempt: Attempt) -> Finding:
-    """Which interface is used."""
+def way(attempt: Attempt, known: Sequence[Interface] = ()) -> Finding:
+    """Which interface is used, and whether this machine has a far faster one (C48)."""
     speed = "" if attempt.mbit_per_s is None else f", {attempt.mbit_per_s} Mbit/s"
     interface = f" on {attempt.interface}{speed}" if attempt.interface else ""
-    return ok("way", f"from {attempt.local_address}{interface}")
+    about = f"from {attempt.local_address}{interface}"
+    faster = much_faster(attempt.mbit_per_s, known)
+    if faster is not None:
+        return warn(
+            "way",
+            f"{about}, but {faster.name} has {faster.mbit_per_s} Mbit/s",
+            f"if the syncer can be reached over {faster.name}, give its address there, or have it --advertise that one",
+        )
+    return ok("way", about)
 
 
 # ------------------------------------------------------------------------------------------- who answers

@@ -124,7 +124,7 @@ class Examination:
         reached = next((each for each in attempts if each.door is Door.OPEN), None)
         if reached is None:
             return False
-        yield diagnosis.way(reached)
+        yield diagnosis.way(reached, known)
         self._is_local = ip_address(reached.local_address).is_loopback
         return True
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,10 @@ _ADDRESS = slice(16 + 4, 16 + 8)
 _RTF_UP = 0x1
 
 
+SLOW_FACTOR = 2.0
+"""An interface is slow if another one of the machine is so many times as fast."""
+
+
 @dataclass(frozen=True, slots=True)
 class Interface:
     """One interface."""
@@ -40,6 +44,15 @@ class Interface:
     """Speed of its link; None: not known, as of most virtual ones."""
     is_up: bool = True
     has_default_route: bool = False
+
+
+def much_faster(mbit_per_s: int | None, known: Sequence[Interface]) -> Interface | None:
+    """The fastest interface in use, if it is far faster than this; None: it is not, or the speeds are not known."""
+    in_use = [each for each in known if each.mbit_per_s is not None and each.is_up and each.addresses]
+    fastest = max(in_use, key=lambda each: each.mbit_per_s or 0, default=None)
+    if fastest is None or mbit_per_s is None or (fastest.mbit_per_s or 0) < SLOW_FACTOR * mbit_per_s:
+        return None
+    return fastest
 
 
 def interfaces() -> tuple[Interface, ...]:

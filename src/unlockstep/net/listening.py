@@ -19,15 +19,12 @@ from aiohttp import web
 from unlockstep.core.errors import UsageError
 from unlockstep.net import names
 from unlockstep.net.api import PORT_DEFAULT, base_urls
-from unlockstep.net.interfaces import Interface, interfaces
+from unlockstep.net.interfaces import Interface, interfaces, much_faster
 from unlockstep.net.names import Address
 from unlockstep.net.sockets import watch_over
 from unlockstep.net.timeouts import Timeouts
 
 ALL_ADDRESSES = "0.0.0.0"
-
-SLOW_FACTOR = 2.0
-"""An interface is slow if another one of the machine is so many times as fast."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,17 +173,13 @@ def _for_example(known: Sequence[Interface]) -> str:
 def _slow(address: Address, known: Sequence[Interface]) -> tuple[str, ...]:
     """A sentence if the interface of an address is much slower than another one."""
     chosen = next((each for each in known if address in each.addresses), None)
-    fastest = max((each for each in known if each.mbit_per_s and each.addresses), key=_speed, default=None)
-    if chosen is None or fastest is None or not chosen.mbit_per_s or _speed(fastest) < SLOW_FACTOR * chosen.mbit_per_s:
+    faster = None if chosen is None else much_faster(chosen.mbit_per_s, known)
+    if chosen is None or faster is None:
         return ()
     return (
-        f"{address} is on {chosen.name} ({chosen.mbit_per_s} Mbit/s), but {fastest.name} has {fastest.mbit_per_s} "
-        f"Mbit/s; to use that one, listen on or advertise {fastest.addresses[0]}",
+        f"{address} is on {chosen.name} ({chosen.mbit_per_s} Mbit/s), but {faster.name} has {faster.mbit_per_s} "
+        f"Mbit/s; to use that one, listen on or advertise {faster.addresses[0]}",
     )
-
-
-def _speed(interface: Interface) -> int:
-    return interface.mbit_per_s or 0
 
 
 async def listen(runner: web.AppRunner, endpoint: Endpoint, timeouts: Timeouts) -> Endpoint:

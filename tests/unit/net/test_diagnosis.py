@@ -19,6 +19,7 @@ from unlockstep.net.diagnosis import (
     Spoken,
     State,
 )
+from unlockstep.net.interfaces import Interface
 
 DAY_S = 86_400.0
 
@@ -71,6 +72,12 @@ def test_a_closed_port_is_told_from_one_behind_a_firewall(attempts: list[Attempt
 
 def test_the_interface_that_is_used_is_named() -> None:
     assert said(diagnosis.way(OPEN)) == "ok: from 10.0.0.9 on eth0, 10000 Mbit/s -> "
+    faster = Interface("ib0", (ip_address("10.1.0.9"),), 100_000)
+    assert said(diagnosis.way(OPEN, [faster])).startswith(
+        "warn: from 10.0.0.9 on eth0, 10000 Mbit/s, but ib0 has 100000 Mbit/s -> if the syncer can be reached over ib0"
+    )
+    unused = [Interface("ib0", (), 100_000), Interface("ib1", faster.addresses, None), Interface("eth1", (), 15_000)]
+    assert diagnosis.way(OPEN, unused).state is State.OK
     assert said(diagnosis.way(msgspec.structs.replace(OPEN, interface=""))) == "ok: from 10.0.0.9 -> "
 
 

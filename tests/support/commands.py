@@ -11,8 +11,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from unlockstep.core.errors import UsageError
 from unlockstep.core.status import Status
@@ -22,30 +23,41 @@ TESTS = Path(__file__).parents[1]
 COMMAND_S_MAX = 60.0
 """What takes longer than this, on a busy machine, has failed: a process that imports torch takes seconds to begin."""
 
+Launch = Callable[..., "subprocess.Popen[str]"]
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @contextmanager
-def commands() -> Iterator[Start]:
-    """Starts ``unlockstep`` with the arguments given, in a session of its own; none outlives the block."""
+def processes() -> Iterator[Launch]:
+    """Starts a command line, in a session of its own and with pipes for what it is told and says; none outlives the
+    block. ``errors``: a file for what it says on stderr, which otherwise is a pipe, too."""
     started: list[subprocess.Popen[str]] = []
+    path = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 
-    def start(*arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "unlockstep", *arguments]
-        path = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
-        environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
-        )
+    def launch(*command: str, errors: Path | None = None) -> subprocess.Popen[str]:
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with ExitStack() as stack:
+            if errors is not None:
+                pipes["stderr"] = stack.enter_context(errors.open("ab"))
+            process = subprocess.Popen(command, text=True, env=environment, start_new_session=True, **pipes)
         started.append(process)
         return process
 
     try:
-        yield start
+        yield launch
     finally:
         for process in started:
             process.kill()
+        for process in started:
             process.communicate()
+
+
+@contextmanager
+def commands() -> Iterator[Start]:
+    """Starts ``unlockstep`` with the arguments given; none outlives the block."""
+    with processes() as launch:
+        yield lambda *arguments: launch(sys.executable, "-m", "unlockstep", *arguments)
 
 
 def ended(process: subprocess.Popen[str], timeout_s: float = COMMAND_S_MAX) -> tuple[int, str]:

@@ -80,6 +80,10 @@ class ToyLearner:
     def done(self) -> Done | None:
         return self.loop.done
 
+    def until_done(self) -> None:
+        """Wait until there are no more steps, because the run is over or for it alone."""
+        self._thread.join(WAIT_S)
+
     def _train(self) -> None:
         while not self._over.is_set() and self.loop.done is None:
             if self.loop.wait_until_may_step(0.1):

@@ -71,7 +71,7 @@ class _Part:
     index: int | None = 0
     """Which chunk is in the request; None: none, it only asks."""
     digest_here: str = ""
-    """Of the chunk that is in the request, in hex."""
+    """Of what is in the request, in hex."""
 
 
 class Bodies:
@@ -322,6 +322,8 @@ class Bodies:
         try:
             await self._intake.take(upload, index, part.digest_here, request.content, note)
         except Damaged as damaged:
+            sender = f"{announced.learner}.{announced.incarnation}"
+            _log.warning("a body of %s was damaged on its way: %s", sender, damaged)
             return str(damaged)
         except CutShort as cut:
             raise Refusal(408, str(cut)) from None
@@ -422,7 +424,8 @@ def _part(request: web.Request) -> _Part:
     """Raises Refusal or RemoteProtocolError if the request does not say soundly what it brings."""
     length, field = request.content_length, request.headers.get("Content-Range")
     if field is None:
-        return _Part(api.parse_content_digest(request.headers.get(api.CONTENT_DIGEST, "")), length, 0)
+        digest = api.parse_content_digest(request.headers.get(api.CONTENT_DIGEST, ""))
+        return _Part(digest, length, 0, digest.hex)
     span, size = parse_content_range(field)
     digest = api.parse_chunks_digest(request.headers.get(api.CHUNKS_DIGEST, ""))
     grid = Grid(size, digest.chunk_bytes)

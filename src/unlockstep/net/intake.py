@@ -83,12 +83,12 @@ class Intake:
         """Return once chunk ``index`` is here, brought by this request or by another one.
 
         Args:
-            digest: of the chunk, in hex; compared if the upload comes in chunks (of a whole body see ``is_sound``).
+            digest: of the chunk, in hex; of the whole, if that comes in one piece.
 
         Raises:
             CutShort: the body ends early, or another request has taken this one's place.
             RemoteProtocolError: it is longer than it says, or nobody wants the upload any more.
-            Damaged: the chunk has another digest.
+            Damaged: it has another digest.
             Unwritable: the sink takes no more: the disk is full.
             TimeoutError: it has stalled. aiohttp's own errors pass through.
         """
@@ -135,8 +135,9 @@ class Intake:
         finally:
             del self._readers[key]
             reader.over.set()
-        if upload.announced.digest.chunk_bytes and found.hex() != digest:
-            raise Damaged(f"chunk {index} does not have the digest it was sent with")
+        if found.hex() != digest:
+            what = f"chunk {index}" if upload.announced.digest.chunk_bytes else "the body"
+            raise Damaged(f"{what} does not have the digest it was sent with")
         upload.arrived(index, found)
 
     async def _read(self, upload: Upload, index: int, stream: aiohttp.StreamReader, moved: Moved) -> bytes:

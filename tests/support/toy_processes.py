@@ -11,7 +11,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import numpy as np
@@ -22,13 +24,17 @@ from unlockstep.cli import app, exits
 from unlockstep.config import RunConfig
 from unlockstep.core.chunks import Float32
 from unlockstep.core.errors import UsageError
-from unlockstep.core.messages import GoneBack, LearnerInput, Published, VersionNotice, Welcome
+from unlockstep.core.messages import GoneBack, LearnerInput, Published, Pull, VersionNotice, Welcome
 from unlockstep.learners.toy import ToyBackend
 from unlockstep.loop import LearnerLoop
 from unlockstep.net import timeouts
+from unlockstep.net.learner_client import CourierKind
 from unlockstep.net.observer_client import read_config
 
-SIZES = (64,) * 8
+LAYERS = 8
+ELEMENTS = 64
+"""Of each layer."""
+
 STEP_S = 0.01
 """How long a step takes: the pace of a run, which the clock of the machine sets in a real one."""
 
@@ -38,9 +44,16 @@ BACKOFF_S_MAX = 0.5
 """Longest pause of a learner that looks for its syncer: seconds are whole epochs of a toy."""
 
 
-def toy(seed: int) -> ToyBackend:
+def toy(seed: int, elements: int = ELEMENTS, noise: float = 0.5) -> ToyBackend:
     """Halves its loss in 350 steps: it is on its way for as long as a run takes, and what is lost shows at the end."""
-    return ToyBackend(seed=seed, sizes=SIZES, learning_rate=LEARNING_RATE, tokens_per_step=10, noise=0.5)
+    sizes = (elements,) * LAYERS
+    return ToyBackend(seed=seed, sizes=sizes, learning_rate=LEARNING_RATE, tokens_per_step=10, noise=noise)
+
+
+def say(what: str, number: int) -> None:
+    """That it has happened, and when by the clock that all processes of a machine share; in one piece, from any
+    thread."""
+    os.write(sys.stdout.fileno(), f"{what} {number} {time.monotonic_ns()}\n".encode())
 
 
 class Told(msgspec.Struct):
@@ -54,8 +67,9 @@ class Told(msgspec.Struct):
 class Witness:
     """Passes everything on to a learner's loop and writes down the versions it is told of (``Receiver``)."""
 
-    def __init__(self, loop: LearnerLoop, path: Path) -> None:
+    def __init__(self, loop: LearnerLoop, path: Path, says_pulls: bool = False) -> None:
         self._loop = loop
+        self._says_pulls = says_pulls
         self._file = path.open("ab", buffering=0)
         self.next_deadline_ns = loop.next_deadline_ns
         self.on_deadline = loop.on_deadline
@@ -63,6 +77,8 @@ class Witness:
     def deliver(self, message: LearnerInput) -> None:
         """See ``Receiver``."""
         notices: tuple[VersionNotice, ...] = ()
+        if isinstance(message, Pull) and self._says_pulls:
+            say("pull", message.round)
         if isinstance(message, Published):
             notices = (message.notice,)
         elif isinstance(message, GoneBack):
@@ -81,11 +97,19 @@ def learner(folder: Path, arguments: list[str]) -> int:
     for name, kind in {"syncer": str, "name": str, "shard": int, "shards": int, "parent-pid": int}.items():
         parser.add_argument(f"--{name}", type=kind, required=True)
     parser.add_argument("--checkpoint", help="not used: all that a toy learner remembers is its place in the data")
+    parser.add_argument("--elements", type=int, default=ELEMENTS, help="of each layer")
+    parser.add_argument("--noise", type=float, default=0.5, help="of the optimum that is seen")
+    parser.add_argument("--step-s", type=float, default=STEP_S, help="how long a step takes")
+    parser.add_argument("--courier", choices=get_args(CourierKind), default="thread", help="where bulk is carried")
+    parser.add_argument("--backoff-s-max", type=float, default=BACKOFF_S_MAX, help="longest pause without a syncer")
+    parser.add_argument(
+        "--says-steps", type=int, default=0, help="say after so many steps how many they are, and every pull"
+    )
     asked = parser.parse_args(arguments)
     config = run_config.loads(read_config(asked.syncer))
-    backend = toy(seed=100 * config.run.seed + asked.shard)
-    timeouts.BACKOFF_S_MAX = BACKOFF_S_MAX
-    client, loop = live_run.learner(asked.syncer, config, asked.name, backend)
+    backend = toy(100 * config.run.seed + asked.shard, asked.elements, asked.noise)
+    timeouts.BACKOFF_S_MAX = asked.backoff_s_max
+    client, loop = live_run.learner(asked.syncer, config, asked.name, backend, asked.courier)
     with exits.stop_request(asked.parent_pid) as stop:
 
         def may_step() -> bool:
@@ -94,20 +118,25 @@ def learner(folder: Path, arguments: list[str]) -> int:
                     return True
             return False
 
-        client.start(Witness(loop, folder / f"{asked.name}-{os.getpid()}.jsonl"))
+        client.start(Witness(loop, folder / f"{asked.name}-{os.getpid()}.jsonl", says_pulls=asked.says_steps > 0))
         try:
             if may_step():
                 backend.seek(loop.steps_before)
+            steps = 0
             while may_step():
-                stop.asked.wait(STEP_S)
+                stop.asked.wait(asked.step_s)
                 loop.finish_step(backend.inner_step(loop.clock))
-            if loop.done is None:
+                steps += 1
+                if asked.says_steps and steps % asked.says_steps == 0:
+                    say("step", steps)
+            ended = loop.done is not None
+            if not ended:
                 loop.leave(timeout_s=1.0)
         finally:
             client.close()
         if loop.done is not None and loop.done.failed:
             raise exits.RunFailed(loop.done.reason)
-        return exits.DONE if loop.done is not None else stop.exit_code
+        return exits.DONE if ended else stop.exit_code
 
 
 class ToyExaminer:

@@ -25,7 +25,8 @@ from support.links import Star, inside
 from unlockstep import config as run_config
 from unlockstep import runlog
 from unlockstep.cli.app import run as command
-from unlockstep.config import DurabilitySection, InnerSection, RunConfig, RunSection
+from unlockstep.config import CodecSection, DurabilitySection, InnerSection, RunConfig, RunSection
+from unlockstep.core.codec import Codec
 from unlockstep.core.events import Event
 from unlockstep.core.options import ProtocolOptions
 from unlockstep.core.status import Status
@@ -54,12 +55,13 @@ STEP_S = 0.05
 
 
 def linked_config(steps: int = 10**6, lease_s: float = 2.0, fragments: int = 4) -> RunConfig:
-    """Of a run whose learners are missed soon."""
+    """Of a run whose learners are missed soon, with bodies of the same size both ways."""
     return RunConfig(
         run=RunSection(name="sites", steps=steps),
         inner=InnerSection(schedule="constant"),
         protocol=ProtocolOptions(fragments=fragments, interval_steps=8, lease_s=lease_s),
         durability=DurabilitySection(lease_s=lease_s),
+        codec=CodecSection(upload=Codec.BFLOAT16, download=Codec.BFLOAT16),
     )
 
 

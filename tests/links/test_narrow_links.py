@@ -65,8 +65,8 @@ def go_through(run: LinkedRun, body_bytes: int) -> None:
 
 def test_a_body_of_many_leases_costs_nobody_its_lease(tmp_path: Path) -> None:
     """C27"""
-    with star(2, WIDE) as site, linked_run(site, linked_config(lease_s=1.5, fragments=1), tmp_path) as run:
-        go_through(run, 8_000_000)
+    with star(2, WIDE) as site, linked_run(site, linked_config(lease_s=1.2, fragments=1), tmp_path) as run:
+        go_through(run, 6_000_000)
         run.end()
 
 

@@ -93,7 +93,14 @@ def test_all_learners_train_through_a_partition_and_come_back(lease_s: float, st
             require_same_process(run, name, events)
 
 
-@pytest.mark.parametrize("cut", [{}, {"down": False}, {"up": False}], ids=["both_ways", "up", "down"])
+@pytest.mark.parametrize(
+    "cut",
+    [
+        pytest.param({}, id="both_ways", marks=pytest.mark.slow),
+        pytest.param({"down": False}, id="up"),
+        pytest.param({"up": False}, id="down"),
+    ],
+)
 def test_a_learner_that_is_cut_off_is_missed_and_comes_back(cut: dict[str, bool], tmp_path: Path) -> None:
     """One way, half open: each end believes in the connection, and one of them even hears the other for a while. Both
     notice; the other learner notices nothing."""

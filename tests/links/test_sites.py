@@ -10,7 +10,14 @@ import pytest
 from support.link_cable import Shape
 from support.linked_run import linked_config, linked_run
 from support.links import star, why_not
-from unlockstep.core.events import ContributionAccepted, FragmentCommitted, JoinWasRefused, LearnerDeparted, LearnerLive
+from unlockstep.core.events import (
+    ContributionAccepted,
+    FragmentAdopted,
+    FragmentCommitted,
+    JoinWasRefused,
+    LearnerDeparted,
+    LearnerLive,
+)
 from unlockstep.core.reasons import DepartureReason
 
 pytestmark = [
@@ -35,6 +42,18 @@ def test_sites_at_different_distances_all_contribute(tmp_path: Path) -> None:
             events = run.events()
     given = {name: [e for e in events if isinstance(e, ContributionAccepted) and e.learner == name] for name in names}
     assert all(len(each) >= 4 for each in given.values())
+
+
+def test_who_is_far_away_joins_a_run_whose_versions_live_for_less_than_a_round_trip(tmp_path: Path) -> None:
+    """A fragment is merged every 80 ms; its announcement and the request for it take 200."""
+    with star(2) as site, linked_run(site, linked_config(interval_steps=4), tmp_path) as run:
+        site.links[1].be(FAR)
+        near = run.join(0, "--step-s", "0.02")
+        run.log.wait(LearnerLive, learner=near)
+        far = run.join(1, "--step-s", "0.02")
+        run.log.wait(LearnerLive, learner=far)
+        run.log.wait(FragmentAdopted, since=run.log.mark, learner=far)
+        run.end()
 
 
 def test_another_model_is_refused_at_the_door_with_the_difference(tmp_path: Path) -> None:

@@ -49,17 +49,16 @@ ESTABLISHED = "01"
 
 Kind = TypeVar("Kind", bound=Event)
 
-
 STEP_S = 0.05
-"""A version of a fragment lives for eight of them: twice as long as it takes to fetch it from far away."""
+"""Of a toy learner, where nothing else is said."""
 
 
-def linked_config(steps: int = 10**6, lease_s: float = 2.0, fragments: int = 4) -> RunConfig:
+def linked_config(steps: int = 10**6, lease_s: float = 2.0, fragments: int = 4, interval_steps: int = 8) -> RunConfig:
     """Of a run whose learners are missed soon, with bodies of the same size both ways."""
     return RunConfig(
         run=RunSection(name="sites", steps=steps),
         inner=InnerSection(schedule="constant"),
-        protocol=ProtocolOptions(fragments=fragments, interval_steps=8, lease_s=lease_s),
+        protocol=ProtocolOptions(fragments=fragments, interval_steps=interval_steps, lease_s=lease_s),
         durability=DurabilitySection(lease_s=lease_s),
         codec=CodecSection(upload=Codec.BFLOAT16, download=Codec.BFLOAT16),
     )

@@ -84,6 +84,13 @@ UPLOAD_IDLE_S_MAX = 120.0
 HOLD_S_MAX = 60.0
 """After the last byte of it was read, how long a version that is retained no more stays readable."""
 
+RECENT_S_MAX = 5.0
+"""How long a version stays readable in any case after the next one has replaced it: several round trips around the
+world, on a link that is busy."""
+
+RECENT_BYTES_MAX = 64 * 1024 * 1024
+"""Of such versions together; the oldest go first. Where bodies are larger, versions live long anyway."""
+
 UPLOADS_REMEMBERED_MAX = 8192
 """Uploads whose answer is remembered, so that a repeat is answered the same."""
 

@@ -395,9 +395,10 @@ class Bodies:
         return self._service.storehouse
 
     def _require_version(self, request: web.Request) -> tuple[int, int, memoryview, str]:
-        storehouse = self._require_storehouse(request)
+        service, storehouse = self._service, self._require_storehouse(request)
         fragment, version = _require_fragment(storehouse, request), int(request.match_info["version"])
-        found = storehouse.body(fragment, version) or self._service.holds.find(fragment, version)
+        found = storehouse.body(fragment, version)
+        found = found or service.recent.find(fragment, version) or service.holds.find(fragment, version)
         if found is None:
             newest = storehouse.newest_version(fragment)
             if newest is not None and version <= newest:

@@ -66,6 +66,7 @@ from unlockstep.net.connection import Connection
 from unlockstep.net.holds import Holds
 from unlockstep.net.listening import Endpoint, listen
 from unlockstep.net.news import told
+from unlockstep.net.recent import Recent
 from unlockstep.net.resources import application
 from unlockstep.net.state_files import StateFiles
 from unlockstep.net.timeouts import derive, leases_of
@@ -143,7 +144,7 @@ class SyncerService:
         self.timeouts = derive(leases_of(config))
         """Of the syncer's end of every link."""
         self.states = StateFiles()
-        self.uploads, self.holds = Uploads(), Holds()
+        self.uploads, self.holds, self.recent = Uploads(), Holds(), Recent()
         self.hashers = ThreadPoolExecutor(2, "unlockstep-hash")
         self._moved_ns: dict[tuple[str, int], int] = {}
         """By learner and incarnation, when the core was last told that bytes of it are passing."""
@@ -370,7 +371,10 @@ class SyncerService:
                     self.receive(WentBack(commit.record, await self._go_back(commit.record)))
                     continue
                 prepared = await loop.run_in_executor(self._committer, storehouse.prepare, commit)
+                before = storehouse.body(commit.fragment, commit.version - 1)
                 notice = storehouse.publish(commit, prepared)
+                if before is not None:
+                    self.recent.add(commit.fragment, commit.version - 1, *before, self.now_ns)
                 self.receive(Committed(commit.round, commit.fragment, notice.version, notice.digest, prepared.norm))
         except Exception as error:
             self._fail(error)
@@ -446,6 +450,7 @@ class SyncerService:
             await asyncio.sleep(SWEEP_S)
             self.uploads.expire(self.now_ns)
             self.holds.expire(self.now_ns)
+            self.recent.expire(self.now_ns)
 
     def _fail(self, error: Exception) -> None:
         """The run cannot go on: what the core or the numbers hold can no longer be trusted."""

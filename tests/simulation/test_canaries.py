@@ -35,7 +35,7 @@ SEEDS_NEEDED = {
     "claimed_progress": 60,
     "lost_in_rounding": 30,
     "rounded_anew": 30,
-    "rounding_of_the_void": 30,
+    "rounding_of_the_void": 160,
     "rash_promise": 10,
     "unrepentant": 40,
     "incurious": 40,

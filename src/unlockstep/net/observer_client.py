@@ -5,7 +5,9 @@ Decides how a syncer is found and what is said if there is none. Does not decide
 
 from __future__ import annotations
 
+import asyncio
 import http.client
+import time
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
@@ -21,6 +23,7 @@ import msgspec
 
 from unlockstep import __version__
 from unlockstep.core.chunks import Float32
+from unlockstep.core.codec import fragment_codecs
 from unlockstep.core.errors import RemoteProtocolError, UsageError
 from unlockstep.core.formats import Codec
 from unlockstep.core.ids import PROTOCOL_VERSION
@@ -34,8 +37,9 @@ from unlockstep.core.messages import (
 )
 from unlockstep.core.status import Status
 from unlockstep.net import api
+from unlockstep.net.bulk import Bulk
 from unlockstep.net.control import control_connection
-from unlockstep.net.courier import NETWORK_ERRORS, Addresses, VersionReader, client_session
+from unlockstep.net.courier import NETWORK_ERRORS, Addresses
 from unlockstep.net.link_meter import LinkMeter
 from unlockstep.net.names import advice
 from unlockstep.net.timeouts import DEFAULTS, Leases, derive
@@ -111,14 +115,12 @@ class Observer:
         self._addresses = Addresses(url)
         self._meter = LinkMeter(replace(leases, has_standby=self._addresses.count > 1))
         self._run = run
-        self._layout = layout
-        self._codec = codec
+        self._codecs = fragment_codecs(layout, codec)
         self._worker = ThreadPoolExecutor(1, "unlockstep-observer")
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as open_until_left:
             open_until_left.callback(self._worker.shutdown, wait=True, cancel_futures=True)
-            session = await open_until_left.enter_async_context(client_session(self._meter.timeouts))
             for attempt in range(self._addresses.count):
                 url = self._addresses.at(api.control_path(self._run))
                 connection = control_connection(url, self._meter, attempt, {"observer": self.name})
@@ -133,9 +135,8 @@ class Observer:
                         f"run {self._run!r} cannot be observed at {self._addresses} ({error}); check the address and "
                         "the run's name"
                     ) from None
-            self._reader = VersionReader(
-                session, self._addresses, self._run, self._layout, self._codec, self._worker, self._meter
-            )
+            self._bulk = Bulk(str(self._addresses), timeouts=lambda: self._meter.timeouts)
+            open_until_left.callback(self._bulk.close)
             self._open = open_until_left.pop_all()
         return self
 
@@ -153,9 +154,18 @@ class Observer:
     async def fetch(self, notice: VersionNotice) -> Float32 | None:
         """The values of a version, float32[n]; None if it is not to be had: a newer one will be announced."""
         try:
-            return await self._reader.read(notice)
+            return await asyncio.get_running_loop().run_in_executor(self._worker, self._read, notice)
         except (*NETWORK_ERRORS, RemoteProtocolError):
             return None
+
+    def _read(self, notice: VersionNotice) -> Float32:
+        if not 0 <= notice.fragment < len(self._codecs):
+            raise RemoteProtocolError(f"fragment {notice.fragment} is not part of this model")
+        codec, began_s = self._codecs[notice.fragment], time.monotonic()
+        path = api.version_path(self._run, notice.fragment, notice.version)
+        body = self._bulk.download(path, codec.body_size, notice.digest)
+        self._meter.moved("down", len(body), time.monotonic() - began_s)
+        return codec.decode(body)
 
     async def send(self, evaluation: Evaluation) -> None:
         """Report an evaluation; lost if the syncer is gone."""

@@ -505,7 +505,8 @@ class LearnerLoop:
             return StateUnfit(str(error))
         for fragment in action.fragments:
             self._loads[fragment] += 1
-            self._write_anchor(fragment, donated.fragments[fragment])
+            # A copy: as long as somebody holds a part of the state, all of it stays in memory.
+            self._write_anchor(fragment, donated.fragments[fragment].copy())
         return StateLoaded()
 
     def _write_anchor(self, fragment: int, values: FloatArray) -> None:

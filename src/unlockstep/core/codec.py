@@ -114,8 +114,9 @@ class FragmentCodec:
         run(executor, encode_span, spans(0, self.size))
         return body
 
-    def decode(self, body: Body, executor: Executor | None = None) -> Float32:
-        """The values in ``body``, float32[n]: for ``FLOAT32`` a view of it (writable only if it is), else a new array.
+    def decode(self, body: Body, executor: Executor | None = None, out: Float32 | None = None) -> Float32:
+        """The values in ``body``, float32[n]: for ``FLOAT32`` a view of it (writable only if it is), else ``out``, or a
+        new array.
 
         Raises:
             RemoteProtocolError: the length or the header is not that of this fragment. Values may be anything.
@@ -130,7 +131,7 @@ class FragmentCodec:
             )
         if self.codec is Codec.FLOAT32:
             return self.payload(body).view(np.float32)
-        values = np.empty(self.size, np.float32)
+        values = np.empty(self.size, np.float32) if out is None else out
         if self.codec.is_integer:
             codes, scales = self._blocks(body)
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 import msgspec
 
 from unlockstep.core.errors import LocalProtocolError, UnlockstepError
-from unlockstep.net.jobs import Forget, FrameReader, Job, Ready, Setting, SetUp, TurnTo, read_order, send_frame
+from unlockstep.net.jobs import Fetch, Forget, FrameReader, Job, Ready, Setting, SetUp, TurnTo, read_order, send_frame
 from unlockstep.net.memory_files import Bytes, MemoryFile
 from unlockstep.net.porter import Porter, connector
 
@@ -57,7 +57,7 @@ def _serve(end: socket.socket) -> None:
                 case Forget():
                     office.porter.forget(order.handed_over)
                 case _:
-                    office.begin(order, _memory(order.size, descriptor))
+                    office.begin(order, _memory(order.size, descriptor, is_written=isinstance(order, Fetch)))
 
 
 class _Office:
@@ -85,8 +85,8 @@ def _setting(size: int, descriptor: int | None) -> Setting:
     return msgspec.msgpack.decode(_memory(size, descriptor).tobytes(), type=Setting)
 
 
-def _memory(size: int, descriptor: int | None) -> Bytes:
+def _memory(size: int, descriptor: int | None, is_written: bool = False) -> Bytes:
     if descriptor is None:
         raise LocalProtocolError("it was given a job without its memory")
-    with MemoryFile.received(descriptor, size) as file:
+    with MemoryFile.received(descriptor, size, is_written) as file:
         return file.bytes

@@ -141,11 +141,8 @@ class Porter:
         is_plain = codec.codec is Codec.FLOAT32
         into, watch = memory[: codec.body_size].data if is_plain else None, _Watch(self._now_s)
         body = way.download(job.path, codec.body_size, job.notice.digest, into, query=job.query, moved=watch.moved)
-        values = codec.decode(body)
-        if is_plain:
-            return Laid(job.number, codec.body_size - 4 * codec.size, watch.passage)
-        memory[: 4 * codec.size].view("<f4")[:] = values
-        return Laid(job.number, 0, watch.passage)
+        codec.decode(body, out=memory[: 4 * codec.size].view("<f4"))
+        return Laid(job.number, codec.body_size - 4 * codec.size if is_plain else 0, watch.passage)
 
 
 class _Watch:

@@ -256,6 +256,14 @@ def test_decoding_float32_copies_nothing() -> None:
     assert not codec.decode(bytes(body)).flags.writeable
 
 
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.FLOAT32])
+def test_other_formats_are_decoded_to_where_they_are_wanted(codec: Codec) -> None:
+    fragment, memory = FragmentCodec(LAYOUT, 0, codec), np.full(12, 7, np.float32)
+    body = fragment.encode(VALUES)
+    assert fragment.decode(body, out=memory) is memory
+    assert memory.tobytes() == fragment.decode(body).tobytes()
+
+
 def test_the_digest_is_blake3_of_the_whole_body() -> None:
     assert body_digest(b"") == "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"  # its specification's
     body = FragmentCodec(LAYOUT, 0, Codec.FLOAT32).encode(VALUES)

@@ -35,9 +35,10 @@ from unlockstep.learners.backend import State, TensorBits
 from unlockstep.learners.state_body import Donated, encode_state
 from unlockstep.learners.toy import ToyBackend
 from unlockstep.net import courier_child, courier_process
-from unlockstep.net.couriers import Carrier, Courier
-from unlockstep.net.jobs import Answered
+from unlockstep.net.couriers import Carrier, CarrierDied, Courier
+from unlockstep.net.jobs import Answered, GiveState
 from unlockstep.net.learner_client import LearnerClient
+from unlockstep.net.timeouts import derive
 
 pytestmark = pytest.mark.skipif(not courier_child.is_available(), reason="this system has no courier processes")
 
@@ -179,6 +180,27 @@ def test_it_can_be_closed_while_it_carries(make_carrier: MakeCarrier, server: Bo
 # ------------------------------------------------------------------------------------------- the process dies
 
 
+needs_pidfd = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="this system does not tell when others end")
+
+
+@contextmanager
+def descriptor_of(pid: int) -> Iterator[int]:
+    """Readable when the process has ended."""
+    descriptor = os.pidfd_open(pid)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def wait_for_end(process: int) -> None:
+    assert select.select([process], [], [], WAIT_S)[0], "it has not ended"
+
+
+def has_ended(process: int) -> bool:
+    return bool(select.select([process], [], [], 0)[0])
+
+
 def kill(carrier: courier_child.ChildCarrier) -> None:
     assert carrier.pid is not None
     os.kill(carrier.pid, signal.SIGKILL)
@@ -244,6 +266,24 @@ def test_a_courier_that_is_killed_while_it_has_nothing_to_do_is_there_for_the_ne
                     kill(carrier)
                     await asyncio.to_thread(wait_for_end, process)
             assert len(set(pids)) == 3
+
+    asyncio.run(run())
+
+
+@needs_pidfd
+def test_a_job_for_a_courier_whose_death_nobody_has_noticed_yet_waits_for_the_next_one(server: BodyServer) -> None:
+    async def run() -> None:
+        carrier = site.child_carrier(server.url)
+        async with site.courier_of(carrier):
+            pid = await site.ready(carrier)
+            parcel = carrier.pack(10)
+            job = GiveState(1, 10, derive(), "/up", site.QUERY)
+            with descriptor_of(pid) as process:
+                kill(carrier)
+                wait_for_end(process)
+            with pytest.raises(CarrierDied):
+                await carrier.carry(job, parcel)
+            assert isinstance(answered := await carrier.carry(job, parcel), Answered) and answered.status == 202
 
     asyncio.run(run())
 
@@ -335,24 +375,6 @@ def test_a_run_whose_couriers_are_killed_again_and_again_counts_every_token_once
 
 
 @contextmanager
-def descriptor_of(pid: int) -> Iterator[int]:
-    """Readable when the process has ended."""
-    descriptor = os.pidfd_open(pid)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def wait_for_end(process: int) -> None:
-    assert select.select([process], [], [], WAIT_S)[0], "it has not ended"
-
-
-def has_ended(process: int) -> bool:
-    return bool(select.select([process], [], [], 0)[0])
-
-
-@contextmanager
 def learner_process(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
     """A learner in a process group of its own, and the descriptors of its courier and of its worker, if it has one."""
     command = [sys.executable, site.__file__, *arguments]
@@ -371,9 +393,6 @@ def learner_process(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], li
         assert process.stdout is not None
         pids = [int(word) for word in process.stdout.readline().split()]
         yield process, [stack.enter_context(descriptor_of(pid)) for pid in pids]
-
-
-needs_pidfd = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="this system does not tell when others end")
 
 
 @needs_pidfd

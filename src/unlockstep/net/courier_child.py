@@ -32,7 +32,7 @@ import numpy as np
 from unlockstep.core.chunks import Float32
 from unlockstep.core.errors import LocalProtocolError
 from unlockstep.core.messages import HandedOver
-from unlockstep.net.couriers import Carrier, CarrierDied, Parcel, ThreadCarrier
+from unlockstep.net.couriers import CarrierDied, Parcel, ThreadCarrier
 from unlockstep.net.jobs import (
     Forget,
     FrameReader,
@@ -57,7 +57,7 @@ STARTS_MAX = 3
 
 BACKOFF_S_MIN = 0.1
 BACKOFF_S_MAX = 5.0
-"""Pause before the child is started again, doubled every time; of one that was ready, it begins anew."""
+"""Pause before the child is started again: doubled every time, until one has lasted longer."""
 
 ENDING_S_MAX = 1.0
 """Given to a child that has hung up, to end by itself."""
@@ -88,7 +88,6 @@ class ChildCarrier:
         setting: the run, the model and the syncer.
         token: what is shown to the syncer.
         memory_bytes: of the parcels that are kept for the next job; larger ones are made and given back every time.
-        instead: makes who carries when there is no child, or no memory that a child can see.
         program: how the child is started; it is given a descriptor, and where to import from.
     """
 
@@ -97,18 +96,17 @@ class ChildCarrier:
         setting: Setting,
         token: str | None,
         memory_bytes: int,
-        instead: Callable[[Setting, str | None], Carrier] = ThreadCarrier,
         program: tuple[str, ...] = _PROGRAM,
     ) -> None:
         self._setting = setting
         self._token = token
         self._memory_bytes = memory_bytes
-        self._make_instead = instead
         self._program = program
         self._child: _Child | None = None
         self._latest: _Child | None = None
         """The same, or the one before it, which may not be gone yet."""
-        self._instead: Carrier | None = None
+        self._instead: ThreadCarrier | None = None
+        """Who carries when there is no child, or no memory that a child can see."""
         self._has_given_up = False
         self._is_closed = False
         self._able = asyncio.Event()
@@ -128,7 +126,7 @@ class ChildCarrier:
 
     async def ready(self) -> None:
         """Wait until jobs need not wait for a child."""
-        while not self._able.is_set():
+        while not (self._able.is_set() or self._is_closed):
             await self._able.wait()
 
     async def close(self) -> None:
@@ -173,9 +171,9 @@ class ChildCarrier:
         if self._child is not None:
             self._child.say(TurnTo(url))
 
-    def _threads(self) -> Carrier:
+    def _threads(self) -> ThreadCarrier:
         if self._instead is None:
-            self._instead = self._make_instead(self._setting, self._token)
+            self._instead = ThreadCarrier(self._setting, self._token)
         return self._instead
 
     # ------------------------------------------------------------------------------------------- memory
@@ -211,16 +209,16 @@ class ChildCarrier:
 
     async def _keep(self) -> None:
         """Have a child, for as long as starting one leads to anything."""
-        pause_s, starts, why = BACKOFF_S_MIN, 0, ""
+        pause_s, starts, why, clock_s = BACKOFF_S_MIN, 0, "", asyncio.get_running_loop().time
         try:
             while True:
+                began_s = clock_s()
                 was_ready, why = await self._live()
-                if was_ready:
-                    pause_s, starts = BACKOFF_S_MIN, 0
-                else:
-                    starts += 1
+                starts = 0 if was_ready else starts + 1
                 if starts == STARTS_MAX:
                     break
+                if clock_s() - began_s > BACKOFF_S_MAX:
+                    pause_s = BACKOFF_S_MIN
                 _log.warning("the courier of this learner has ended (%s); it is started again", why)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, BACKOFF_S_MAX)
@@ -236,7 +234,7 @@ class ChildCarrier:
     async def _live(self) -> tuple[bool, str]:
         """One life of a child: whether it was ever ready, and how it has ended."""
         try:
-            child = self._child = self._latest = _Child(self._setting, self._token, self._program)
+            child = self._child = self._latest = _Child(self._setting, self._token, self._program, self._lose)
         except OSError as error:
             return False, str(error)
         try:
@@ -247,21 +245,29 @@ class ChildCarrier:
                 self._able.set()
                 await child.gone.wait()
         finally:
-            self._child = None
-            if not self._is_closed:
-                self._able.clear()
             why = await child.end()
         return child.is_ready, why
+
+    def _lose(self) -> None:
+        """There is no child just now."""
+        self._child = None
+        if not self._is_closed:
+            self._able.clear()
 
 
 class _Child:
     """One process, from its start to its end. Used in the event loop.
 
+    Args:
+        setting, token, program: see ``ChildCarrier``.
+        lost: called as soon as nothing more is heard of it.
+
     Raises:
         OSError: it cannot be started.
     """
 
-    def __init__(self, setting: Setting, token: str | None, program: tuple[str, ...]) -> None:
+    def __init__(self, setting: Setting, token: str | None, program: tuple[str, ...], lost: Callable[[], None]) -> None:
+        self._lost = lost
         self._loop = asyncio.get_running_loop()
         self.is_ready = False
         """Whether jobs may come, or might have."""
@@ -342,6 +348,7 @@ class _Child:
         if not self.gone.is_set():
             self.gone.set()
             self.begun.set()
+            self._lost()
             self._setting.close()
             self._loop.remove_reader(self._end)
             self._reader.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -97,6 +98,30 @@ def test_a_probe_up_without_a_size_that_may_be_is_refused(tmp_path: Path) -> Non
                 assert answer.split()[1] == str(status).encode()
                 assert json.loads(answer.rpartition(b"\r\n\r\n")[2])["error"]
                 writer.close()
+
+    asyncio.run(run())
+
+
+def test_a_probe_that_takes_too_long_is_cut_and_nothing_is_mixed_into_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "PROBE_S_MAX", 0.05)
+
+    async def run() -> None:
+        async with live_syncer(CONFIG, tmp_path) as live:
+            host, port = live.url.removeprefix("http://").split(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.transport.pause_reading()  # type: ignore[attr-defined]  more than a socket holds is asked for
+            writer.write(f"GET {api.PROBE_ROUTE}?bytes={api.PROBE_BYTES_MAX} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            later, mute = await asyncio.open_connection(host, int(port))
+            mute.write(f"PUT {api.PROBE_ROUTE} HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n".encode())
+            assert b" 408 " in await asyncio.wait_for(later.readline(), WAIT_S)  # By then its time is over, too.
+            mute.close()
+            writer.transport.resume_reading()  # type: ignore[attr-defined]
+            with contextlib.suppress(ConnectionError):
+                said = await asyncio.wait_for(reader.read(), WAIT_S)
+                assert len(said) < api.PROBE_BYTES_MAX and said.count(b"HTTP/1.1") == 1
+            writer.close()
 
     asyncio.run(run())
 

@@ -6,6 +6,8 @@ Decides the form. What is refused, and with which status, is decided where it is
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import aiohttp
@@ -47,6 +49,18 @@ async def sentences(request: web.Request, handler: Handler) -> web.StreamRespons
     except Exception:
         _log.exception("%s %s failed", request.method, request.path)
         return json({"error": "the syncer has failed; see its log"}, 500)
+
+
+@contextmanager
+def begun(request: web.Request) -> Iterator[None]:
+    """For what follows the head of an answer: if that goes wrong the connection is cut. Whatever else was said would be
+    taken for a part of the body."""
+    try:
+        yield
+    except BaseException:
+        if request.transport is not None:
+            request.transport.abort()
+        raise
 
 
 def json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:

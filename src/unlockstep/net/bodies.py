@@ -23,7 +23,7 @@ from unlockstep.core.errors import LocalProtocolError, RemoteProtocolError
 from unlockstep.core.messages import ContributionArrived, SeedArrived, StateArrived, StateLost
 from unlockstep.core.reasons import RefusalReason
 from unlockstep.net import api
-from unlockstep.net.answers import Refusal, json, parse_query
+from unlockstep.net.answers import Refusal, begun, json, parse_query
 from unlockstep.net.intake import CutShort, Damaged, Intake, Moved, Unwritable
 from unlockstep.net.ranges import (
     BodyDigest,
@@ -369,14 +369,15 @@ class Bodies:
             return response
         now_s = asyncio.get_running_loop().time
         watch = ProgressWatch(self._service.timeouts, now_s())
-        for start in range(span.start, span.stop, piece_bytes):
-            piece = await read(Span(start, min(start + piece_bytes, span.stop)))
-            async with asyncio.timeout_at(watch.until_s):
-                await response.write(piece)
-            watch.moved(len(piece), now_s())
-            self._service.bytes_out += len(piece)
-            moved(len(piece))
-        await response.write_eof()
+        with begun(request):
+            for start in range(span.start, span.stop, piece_bytes):
+                piece = await read(Span(start, min(start + piece_bytes, span.stop)))
+                async with asyncio.timeout_at(watch.until_s):
+                    await response.write(piece)
+                watch.moved(len(piece), now_s())
+                self._service.bytes_out += len(piece)
+                moved(len(piece))
+            await response.write_eof()
         return response
 
     # ------------------------------------------------------------------------------------------- what requests need

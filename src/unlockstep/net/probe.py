@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import aiohttp
-import msgspec
 from aiohttp import web
 
 from unlockstep.net import api
+from unlockstep.net.answers import Refusal, begun, json, parse_query
 from unlockstep.net.timeouts import ProgressWatch, Timeouts
 
 
@@ -34,35 +34,29 @@ class Probes:
 
     async def get(self, request: web.Request) -> web.StreamResponse:
         """As many bytes as asked for."""
-        try:
-            size = msgspec.convert(dict(request.query), api.ProbeQuery, strict=False).bytes
-        except msgspec.ValidationError as error:
-            return _refusal(400, f"the query is not valid: {error}")
-        with self._place() as is_free:
-            if not is_free:
-                return _refusal(429, "too many probes are under way; wait for one")
+        size = parse_query(request, api.ProbeQuery).bytes
+        with self._place():
             response = web.StreamResponse()
             response.content_type, response.content_length = api.BODY_TYPE, size
             await response.prepare(request)
-            async with asyncio.timeout(api.PROBE_S_MAX):
-                for start in range(0, size, len(self._noise)):
-                    await response.write(self._noise[: size - start])
-            await response.write_eof()
+            with begun(request):
+                async with asyncio.timeout(api.PROBE_S_MAX):
+                    for start in range(0, size, len(self._noise)):
+                        await response.write(self._noise[: size - start])
+                await response.write_eof()
             return response
 
     async def put(self, request: web.Request) -> web.Response:
         """Read and thrown away; answers how many bytes came."""
         size = request.content_length
         if size is None:
-            return _refusal(411, "state the Content-Length of the body")
+            raise Refusal(411, "state the Content-Length of the body")
         if size > api.PROBE_BYTES_MAX:
-            return _refusal(413, f"the probe has {size} bytes, {api.PROBE_BYTES_MAX} at most")
-        with self._place() as is_free:
-            if not is_free:
-                return _refusal(429, "too many probes are under way; wait for one")
+            raise Refusal(413, f"the probe has {size} bytes, {api.PROBE_BYTES_MAX} at most")
+        with self._place():
             async with asyncio.timeout(api.PROBE_S_MAX):
                 came = await self._swallow(request.content)
-        return web.Response(body=msgspec.json.encode({"bytes": came}), content_type="application/json")
+        return json({"bytes": came})
 
     async def _swallow(self, stream: aiohttp.StreamReader) -> int:
         now_s = asyncio.get_running_loop().time
@@ -76,14 +70,11 @@ class Probes:
             watch.moved(len(piece), now_s())
 
     @contextmanager
-    def _place(self) -> Iterator[bool]:
-        is_free = self._under_way < api.PROBES_AT_ONCE_MAX
-        self._under_way += is_free
+    def _place(self) -> Iterator[None]:
+        if self._under_way >= api.PROBES_AT_ONCE_MAX:
+            raise Refusal(429, "too many probes are under way; wait for one")
+        self._under_way += 1
         try:
-            yield is_free
+            yield
         finally:
-            self._under_way -= is_free
-
-
-def _refusal(status: int, sentence: str) -> web.Response:
-    return web.Response(body=msgspec.json.encode({"error": sentence}), status=status, content_type="application/json")
+            self._under_way -= 1

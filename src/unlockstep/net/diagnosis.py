@@ -14,6 +14,7 @@ import msgspec
 
 from unlockstep.net.interfaces import Interface, much_faster
 from unlockstep.net.names import Address, is_other_name
+from unlockstep.net.streams import worth
 
 CLOCK_OFFSET_S_MAX = 1.0
 """More is worth a warning: certificates and logs of two machines no longer fit together."""
@@ -417,12 +418,17 @@ class Rates(msgspec.Struct, frozen=True):
 
     @property
     def best(self) -> float:
-        return max(self.by_streams.values())
+        """With so many streams as pay."""
+        return self.by_streams[self.streams]
 
     @property
     def streams(self) -> int:
-        """The fewest that bring nine tenths of the best."""
-        return min(number for number, rate in self.by_streams.items() if rate >= 0.9 * self.best)
+        """The fewest that none of the greater numbers pays beside, as bulk transfers have it (``streams``)."""
+        numbers = self.by_streams
+        return min(number for number in numbers if not any(self._pays(number, more) for more in numbers))
+
+    def _pays(self, fewer: int, more: int) -> bool:
+        return more > fewer and self.by_streams[more] >= worth(fewer, more) * self.by_streams[fewer]
 
 
 def rate(way: str, rates: Rates, round_trip_s: float, window_bytes: int | None) -> Finding:

@@ -202,9 +202,8 @@ class Examination:
         yield run_needs.settings(self._config, self._status)
         if self._status.fragment_sizes and len(self._rates) == 2:
             step_s = run_needs.step_s(self._status)
-            overlap_s = None if step_s is None else self._config.protocol.overlap_steps * step_s
             need = run_needs.need(self._config, self._status.fragment_sizes, step_s)
-            yield run_needs.suffices(need, self._rates["up"].best, self._rates["down"].best, overlap_s)
+            yield run_needs.suffices(need, self._rates["up"].best, self._rates["down"].best)
 
 
 def _about(answer: Answer) -> api.About | None:

@@ -22,6 +22,7 @@ from unlockstep.core.errors import RemoteProtocolError
 from unlockstep.net import api
 from unlockstep.net.diagnosis import Rates
 from unlockstep.net.link_check import Line, Security, Target
+from unlockstep.net.streams import STREAMS_MAX
 
 Way = Literal["up", "down"]
 
@@ -29,7 +30,7 @@ PROBE_BYTES_MIN = 64 * 1024
 PROBE_S_MIN = 0.7
 """A probe that takes so long has left the slow start of a connection behind."""
 PROBE_GROWTH = 4
-STREAMS = (2, 4, 8)
+STREAMS = (2, 4, 8, STREAMS_MAX)
 """All are tried: where packets are lost at random, two may bring less than one did, and eight far more."""
 
 PIECE_BYTES = 256 * 1024

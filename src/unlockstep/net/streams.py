@@ -64,7 +64,7 @@ class FixedStreams:
         """It changes nothing."""
 
 
-def _worth(fewer: int, more: int) -> float:
+def worth(fewer: int, more: int) -> float:
     """Throughput of more streams over that of fewer, from which on the more are kept."""
     return 1 + max(NOISE, PAYS * (more - fewer) / fewer)
 
@@ -126,9 +126,9 @@ class AutomaticStreams:
     def _judge(self, tried: int, rate: float) -> None:
         """Of the number on trial."""
         if tried > self._kept:
-            is_better = rate > self._kept_rate * _worth(self._kept, tried)
+            is_better = rate > self._kept_rate * worth(self._kept, tried)
         else:
-            is_better = self._kept_rate <= rate * _worth(tried, self._kept)
+            is_better = self._kept_rate <= rate * worth(tried, self._kept)
         self._tried = None
         if is_better:
             self._kept, self._kept_rate = tried, rate

@@ -182,7 +182,7 @@ def row_of(run: LinkedRun, name: str, direction: str, span: tuple[int, int], bod
         return span[0] <= event.at_ns <= span[1]
 
     offset_ns, events = clock_offset_ns(run), [event for event in run.log.events if within(event)]
-    said = run.followed[name].steps
+    said = run.followed[name].reports
     late = sorted(
         (event.at_ns + offset_ns - said[event.steps]) / 1e6
         for event in events

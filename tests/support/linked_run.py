@@ -26,8 +26,8 @@ from unlockstep import config as run_config
 from unlockstep import runlog
 from unlockstep.cli.app import run as command
 from unlockstep.config import CodecSection, DurabilitySection, InnerSection, RunConfig, RunSection
-from unlockstep.core.codec import Codec
 from unlockstep.core.events import Event
+from unlockstep.core.formats import Codec
 from unlockstep.core.options import ProtocolOptions
 from unlockstep.core.status import Status
 from unlockstep.net.observer_client import read_status
@@ -107,10 +107,8 @@ class FollowedLearner:
     def __init__(self, lines: Iterator[str], name: str) -> None:
         self.count = 0
         """Steps it has taken."""
-        self.steps: dict[int, int] = {}
-        """Number of a step that was said -> when it was taken, by the machine's monotonic clock."""
-        self.pulls: dict[int, int] = {}
-        """Round -> when it was asked to hand over for it."""
+        self.reports: dict[int, int] = {}
+        """Number of a step -> when the report of it was given to the connection, by the clock all processes share."""
         self._name = name
         self._has_ended = False
         self._changed = threading.Condition()
@@ -120,9 +118,10 @@ class FollowedLearner:
         for line in lines:
             with self._changed:
                 what, number, at_ns = line.split()
-                (self.steps if what == "step" else self.pulls)[int(number)] = int(at_ns)
                 if what == "step":
                     self.count = int(number)
+                else:
+                    self.reports[int(number)] = int(at_ns)
                 self._changed.notify_all()
         with self._changed:
             self._has_ended = True

@@ -24,11 +24,11 @@ from unlockstep.cli import app, exits
 from unlockstep.config import RunConfig
 from unlockstep.core.chunks import Float32
 from unlockstep.core.errors import UsageError
-from unlockstep.core.messages import GoneBack, LearnerInput, Published, Pull, VersionNotice, Welcome
+from unlockstep.core.messages import GoneBack, LearnerInput, LearnerMessage, Progress, Published, VersionNotice, Welcome
 from unlockstep.learners.toy import ToyBackend
 from unlockstep.loop import LearnerLoop
 from unlockstep.net import timeouts
-from unlockstep.net.learner_client import CourierKind
+from unlockstep.net.learner_client import CourierKind, LearnerClient
 from unlockstep.net.observer_client import read_config
 
 LAYERS = 8
@@ -56,6 +56,18 @@ def say(what: str, number: int) -> None:
     os.write(sys.stdout.fileno(), f"{what} {number} {time.monotonic_ns()}\n".encode())
 
 
+def say_reports(client: LearnerClient, every: int) -> None:
+    """Say it whenever the report of so many steps is given to the connection."""
+    send = client.send
+
+    def say_and_send(message: LearnerMessage) -> None:
+        if isinstance(message, Progress) and message.steps % every == 0:
+            say("report", message.steps)
+        send(message)
+
+    client.send = say_and_send  # type: ignore[method-assign]
+
+
 class Told(msgspec.Struct):
     """Somebody was told that this is a version of a fragment."""
 
@@ -67,9 +79,8 @@ class Told(msgspec.Struct):
 class Witness:
     """Passes everything on to a learner's loop and writes down the versions it is told of (``Receiver``)."""
 
-    def __init__(self, loop: LearnerLoop, path: Path, says_pulls: bool = False) -> None:
+    def __init__(self, loop: LearnerLoop, path: Path) -> None:
         self._loop = loop
-        self._says_pulls = says_pulls
         self._file = path.open("ab", buffering=0)
         self.next_deadline_ns = loop.next_deadline_ns
         self.on_deadline = loop.on_deadline
@@ -77,8 +88,6 @@ class Witness:
     def deliver(self, message: LearnerInput) -> None:
         """See ``Receiver``."""
         notices: tuple[VersionNotice, ...] = ()
-        if isinstance(message, Pull) and self._says_pulls:
-            say("pull", message.round)
         if isinstance(message, Published):
             notices = (message.notice,)
         elif isinstance(message, GoneBack):
@@ -103,13 +112,15 @@ def learner(folder: Path, arguments: list[str]) -> int:
     parser.add_argument("--courier", choices=get_args(CourierKind), default="thread", help="where bulk is carried")
     parser.add_argument("--backoff-s-max", type=float, default=BACKOFF_S_MAX, help="longest pause without a syncer")
     parser.add_argument(
-        "--says-steps", type=int, default=0, help="say after so many steps how many they are, and every pull"
+        "--says-steps", type=int, default=0, help="say so after so many steps, and when it reports them"
     )
     asked = parser.parse_args(arguments)
     config = run_config.loads(read_config(asked.syncer))
     backend = toy(100 * config.run.seed + asked.shard, asked.elements, asked.noise)
     timeouts.BACKOFF_S_MAX = asked.backoff_s_max
     client, loop = live_run.learner(asked.syncer, config, asked.name, backend, asked.courier)
+    if asked.says_steps:
+        say_reports(client, asked.says_steps)
     with exits.stop_request(asked.parent_pid) as stop:
 
         def may_step() -> bool:
@@ -118,7 +129,7 @@ def learner(folder: Path, arguments: list[str]) -> int:
                     return True
             return False
 
-        client.start(Witness(loop, folder / f"{asked.name}-{os.getpid()}.jsonl", says_pulls=asked.says_steps > 0))
+        client.start(Witness(loop, folder / f"{asked.name}-{os.getpid()}.jsonl"))
         try:
             if may_step():
                 backend.seek(loop.steps_before)

@@ -85,7 +85,7 @@ HOLD_S_MAX = 60.0
 """After the last byte of it was read, how long a version that is retained no more stays readable."""
 
 RECENT_S_MAX = 5.0
-"""How long a version stays readable in any case after the next one has replaced it: several round trips around the
+"""How long a version stays readable after the next one has replaced it, whoever asks: several round trips around the
 world, on a link that is busy."""
 
 RECENT_BYTES_MAX = 64 * 1024 * 1024

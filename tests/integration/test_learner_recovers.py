@@ -19,7 +19,9 @@ from support.syncer_thread import SyncerThread, syncer_thread
 from unlockstep.config import RecoverySection, RunConfig, RunSection
 from unlockstep.core.events import (
     ContributionAccepted,
+    FragmentCommitted,
     LearnerDeparted,
+    LearnerJoined,
     LearnerLive,
     StateHandedOver,
     StateNotHandedOver,
@@ -132,7 +134,13 @@ def test_one_that_lost_everything_has_a_donors_optimizer_and_contributes_within_
             assert over.donor in ("a", "b")
             syncer.live.log.wait(LearnerLive, learner="c", incarnation=incarnation, recovered=Recovered.DONOR)
             first = syncer.live.log.wait(ContributionAccepted, learner="c", incarnation=incarnation)[0]
-            assert first.c_steps <= H and first.staleness <= 1
+            [joined] = syncer.live.log.wait(LearnerJoined, learner="c", incarnation=incarnation)
+            before = [
+                commit.version
+                for commit in syncer.live.log.wait(FragmentCommitted, fragment=first.fragment)
+                if commit.at_ns <= joined.at_ns
+            ]
+            assert first.c_steps <= H and first.base_version >= max(before), "it begins with what was newest then"
     [line] = [record.message for record in caplog.records if record.message.startswith("learner c takes")]
     assert line.startswith("learner c takes parameters and inner optimizer from another learner: as of clock ")
 

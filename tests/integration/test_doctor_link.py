@@ -22,7 +22,8 @@ from unlockstep.core.errors import RemoteProtocolError
 from unlockstep.net import link_rates
 from unlockstep.net.diagnosis import Door, Spoken
 from unlockstep.net.interfaces import interfaces
-from unlockstep.net.link_check import NO_SECURITY, Line, Target, ask, attempt
+from unlockstep.net.link_check import Line, Target, ask, attempt
+from unlockstep.net.security import NO_SECURITY
 
 LOOPBACK = ip_address("127.0.0.1")
 LIMIT_S = 10.0

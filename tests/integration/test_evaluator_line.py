@@ -20,6 +20,7 @@ from unlockstep.core.events import FragmentCommitted
 from unlockstep.core.layout import Layout, LayoutMethod
 from unlockstep.core.messages import EndRun
 from unlockstep.learners.toy import ToyBackend
+from unlockstep.net.security import NO_SECURITY
 
 CONFIG = small_config()
 LAYOUT = layout_of(ToyBackend(), CONFIG)
@@ -40,7 +41,7 @@ def test_what_a_syncer_that_is_back_says_is_newest_counts(tmp_path: Path) -> Non
         replica = Replica(LAYOUT.fragment_count)
         async with aiohttp.ClientSession() as session:
             async with live_syncer(CONFIG, tmp_path) as live:
-                line = Line(CONFIG, live.url, "eval")
+                line = Line(CONFIG, live.url, "eval", NO_SECURITY)
                 following = asyncio.create_task(replica.follow(line, LAYOUT))
                 learner = live.puppet(session, "a")
                 pull = await learner.start()
@@ -72,7 +73,7 @@ def test_an_evaluator_gives_up_in_the_end(tmp_path: Path) -> None:
         async with live_syncer(CONFIG, tmp_path) as live:
             pass
         impatient = small_config(protocol=msgspec.structs.replace(CONFIG.protocol, away_s_max=1.0))
-        line = Line(impatient, live.url, "eval")
+        line = Line(impatient, live.url, "eval", NO_SECURITY)
         with pytest.raises(RunFailed, match=r"run small was over and has not come back for 1 s .*; start the eval"):
             await Replica(LAYOUT.fragment_count).follow(line, LAYOUT)
 
@@ -84,7 +85,7 @@ def test_another_model_is_not_waited_for(tmp_path: Path) -> None:
         async with live_syncer(CONFIG, tmp_path) as live, aiohttp.ClientSession() as session:
             learner = live.puppet(session, "a")
             await learner.join()
-            line = Line(CONFIG, live.url, "eval")
+            line = Line(CONFIG, live.url, "eval", NO_SECURITY)
             with pytest.raises(UsageError, match=r"model.spec is 'llama-tiny' but the learners of run 'small' train"):
                 await Replica(2).follow(line, Layout((), LayoutMethod.BALANCED))
 

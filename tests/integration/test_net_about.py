@@ -93,7 +93,7 @@ def test_a_probe_up_without_a_size_that_may_be_is_refused(tmp_path: Path) -> Non
             host, port = live.url.removeprefix("http://").split(":")
             for header, status in ((f"Content-Length: {api.PROBE_BYTES_MAX + 1}", 413), ("X-Size: 1", 411)):
                 reader, writer = await asyncio.open_connection(host, int(port))
-                writer.write(f"PUT {api.PROBE_ROUTE} HTTP/1.1\r\nHost: x\r\n{header}\r\n\r\n".encode())
+                writer.write(f"PUT {api.PROBE_ROUTE} HTTP/1.1\r\nHost: localhost\r\n{header}\r\n\r\n".encode())
                 answer = await asyncio.wait_for(reader.readuntil(b"}"), WAIT_S)
                 assert answer.split()[1] == str(status).encode()
                 assert json.loads(answer.rpartition(b"\r\n\r\n")[2])["error"]
@@ -112,9 +112,10 @@ def test_a_probe_that_takes_too_long_is_cut_and_nothing_is_mixed_into_it(
             host, port = live.url.removeprefix("http://").split(":")
             reader, writer = await asyncio.open_connection(host, int(port))
             writer.transport.pause_reading()  # type: ignore[attr-defined]  more than a socket holds is asked for
-            writer.write(f"GET {api.PROBE_ROUTE}?bytes={api.PROBE_BYTES_MAX} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            target = f"{api.PROBE_ROUTE}?bytes={api.PROBE_BYTES_MAX}"
+            writer.write(f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             later, mute = await asyncio.open_connection(host, int(port))
-            mute.write(f"PUT {api.PROBE_ROUTE} HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n".encode())
+            mute.write(f"PUT {api.PROBE_ROUTE} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n".encode())
             assert b" 408 " in await asyncio.wait_for(later.readline(), WAIT_S)  # By then its time is over, too.
             mute.close()
             writer.transport.resume_reading()  # type: ignore[attr-defined]
@@ -130,7 +131,8 @@ def test_only_so_many_probes_run_at_once_and_places_come_back(tmp_path: Path) ->
     async def run() -> None:
         async with live_syncer(CONFIG, tmp_path) as live, aiohttp.ClientSession() as session:
             host, port = live.url.removeprefix("http://").split(":")
-            head = f"PUT {api.PROBE_ROUTE} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n"
+            head = f"PUT {api.PROBE_ROUTE} HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
+            head += "Content-Length: 1\r\n\r\n"
             under_way = []
             for _ in range(api.PROBES_AT_ONCE_MAX):
                 reader, writer = await asyncio.open_connection(host, int(port))

@@ -210,7 +210,7 @@ async def test_an_upload_that_breaks_off_has_no_effect_and_can_be_sent_again(tmp
             f"/v1/runs/small/rounds/{pull.round}/contributions/l0.1?run_id=id&fragment={pull.fragment}&base_version=0"
         )
         head = (
-            f"PUT {path}&c_steps=1&c_tokens=10&tokens=20 HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+            f"PUT {path}&c_steps=1&c_tokens=10&tokens=20 HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
             f"Content-Digest: {api.content_digest('00' * 32)}\r\n\r\n"
         )
         await raw(syncer, head.encode() + body[:-10], hang_up=True)
@@ -302,7 +302,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
             learner = syncer.puppet(session, "l0")
             pull = await learner.start()
             for name, (line, headers, _) in MALFORMED.items():
-                request = f"{line} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n"
+                request = f"{line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n"
                 found[name] = await raw(syncer, request.encode())
             assert (await learner.contribute(pull, learner.body(pull.fragment, 1.0)))[0] == 202
             assert (await learner.hear(Settled)).refusal is None

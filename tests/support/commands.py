@@ -18,6 +18,7 @@ from typing import Any
 from unlockstep.core.errors import UsageError
 from unlockstep.core.status import Status
 from unlockstep.net.observer_client import read_status
+from unlockstep.net.security import NO_SECURITY, ClientSecurity
 
 TESTS = Path(__file__).parents[1]
 COMMAND_S_MAX = 60.0
@@ -70,19 +71,24 @@ def url_of(process: subprocess.Popen[str]) -> str:
     """Where a syncer listens, once it does."""
     assert process.stdout is not None
     line = process.stdout.readline()
-    assert "http://" in line, (line, process.stderr.read() if process.stderr and process.poll() is not None else "")
-    return next(word.rstrip(",") for word in line.split() if word.startswith("http://"))
+    assert "://" in line, (line, process.stderr.read() if process.stderr and process.poll() is not None else "")
+    return next(word.rstrip(",") for word in line.split() if word.startswith(("http://", "https://")))
 
 
 def until(
-    url: str, enough: Callable[[Status], bool], *, run: str = "small", timeout_s: float = COMMAND_S_MAX
+    url: str,
+    enough: Callable[[Status], bool],
+    *,
+    run: str = "small",
+    timeout_s: float = COMMAND_S_MAX,
+    security: ClientSecurity = NO_SECURITY,
 ) -> Status:
     """What a syncer says of its run, once it is so."""
     status = None
     end_s = time.monotonic() + timeout_s
     while time.monotonic() < end_s:
         try:
-            status = read_status(url, run)
+            status = read_status(url, run, security)
         except UsageError:
             continue
         if enough(status):

@@ -42,8 +42,12 @@ from unlockstep.learners.backend import Backend
 from unlockstep.learners.toy import ToyBackend
 from unlockstep.loop import LearnerLoop
 from unlockstep.net import api
+from unlockstep.net.audit import Audit
+from unlockstep.net.gate import Gate
 from unlockstep.net.learner_client import CourierKind, LearnerClient
+from unlockstep.net.limits import Limits
 from unlockstep.net.listening import Endpoint
+from unlockstep.net.security import NO_SECURITY, OPEN, ClientSecurity, ServerSecurity
 from unlockstep.net.syncer_service import SyncerService
 from unlockstep.net.timeouts import leases_of
 from unlockstep.runlog import Header, RunLogWriter
@@ -94,6 +98,7 @@ class LiveSyncer:
     service: SyncerService
     log: Tap
     url: str
+    gate: Gate
 
     @property
     def base(self) -> str:
@@ -116,15 +121,24 @@ def small_config(**sections: Any) -> RunConfig:
 
 
 @asynccontextmanager
-async def live_syncer(config: RunConfig, folder: Path, port: int = 0) -> AsyncIterator[LiveSyncer]:
-    """A syncer on loopback, gone when the block ends."""
+async def live_syncer(
+    config: RunConfig,
+    folder: Path,
+    port: int = 0,
+    *,
+    host: str = "127.0.0.1",
+    security: ServerSecurity = OPEN,
+    limits: Limits | None = None,
+) -> AsyncIterator[LiveSyncer]:
+    """A syncer on loopback, gone when the block ends. Its audit trail is in ``folder``."""
     header = Header(run=config.run.name, config_digest=run_config.digest(config))
     run = config.run
     core = SyncerCore(run.name, config.protocol, run.steps, run.tokens, "id", dealing=config.data.dealing)
     with Tap(folder / f"run-{next(_LOGS)}.jsonl", header) as log:
-        service = SyncerService(config, core, log)
-        async with service.listening(Endpoint("127.0.0.1", port)) as url:
-            yield LiveSyncer(config, service, log, url)
+        gate = Gate(security, Audit(folder), limits=limits)
+        service = SyncerService(config, core, log, gate=gate)
+        async with service.listening(Endpoint(host, port, scheme=security.scheme)) as url:
+            yield LiveSyncer(config, service, log, url, gate)
 
 
 def layout_of(backend: Backend, config: RunConfig) -> Layout:
@@ -135,12 +149,19 @@ def layout_of(backend: Backend, config: RunConfig) -> Layout:
 
 
 def learner(
-    url: str, config: RunConfig, name: str, backend: Backend, courier: CourierKind = "thread"
+    url: str,
+    config: RunConfig,
+    name: str,
+    backend: Backend,
+    courier: CourierKind = "thread",
+    security: ClientSecurity = NO_SECURITY,
 ) -> tuple[LearnerClient, LearnerLoop]:
     """A learner that has not connected yet, its backend bound to the run's layout."""
     layout = layout_of(backend, config)
     backend.bind(layout)
-    client = LearnerClient(url, config.run.name, layout, config.codec, leases=leases_of(config), courier=courier)
+    client = LearnerClient(
+        url, config.run.name, layout, config.codec, leases=leases_of(config), courier=courier, security=security
+    )
     loop = LearnerLoop.create(
         name,
         layout,
@@ -160,9 +181,10 @@ def train(
     backend: Backend,
     courier: CourierKind = "thread",
     begun: Callable[[LearnerClient], object] = lambda client: None,
+    security: ClientSecurity = NO_SECURITY,
 ) -> LearnerLoop:
     """Train until the run is over; blocking, for a thread of its own. Never ahead of what the syncer has heard."""
-    client, loop = learner(syncer.url, syncer.config, name, backend, courier)
+    client, loop = learner(syncer.url, syncer.config, name, backend, courier, security)
     client.start(loop)
     begun(client)
     try:
@@ -214,6 +236,12 @@ class Puppet:
         self.run_id = welcome.run_id
         self.incarnation = welcome.incarnation
         return welcome
+
+    async def knock(self) -> SyncerMessage:
+        """Ask to join as a new start; whatever the syncer says to it."""
+        self.socket = await self._session.ws_connect(self._base + "/control")
+        await self.say(Join(self.name, 0, PROTOCOL_VERSION, self.layout.digest, self.layout.specs()))
+        return await self.next_message()
 
     async def observe(self) -> None:
         """Connect as an observer instead."""

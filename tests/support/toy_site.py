@@ -17,6 +17,7 @@ from unlockstep.core.messages import LearnerInput, Published, Welcome
 from unlockstep.learners.toy import ToyBackend
 from unlockstep.loop import LearnerLoop
 from unlockstep.net.learner_client import LearnerClient
+from unlockstep.net.security import NO_SECURITY, ClientSecurity
 from unlockstep.net.timeouts import leases_of
 
 STEP_S = 0.02
@@ -43,12 +44,18 @@ class _Listening(LearnerLoop):
 class ToyLearner:
     """One that trains until the run is over, or the site is closed."""
 
-    def __init__(self, urls: str, config: RunConfig, name: str, seed: int) -> None:
+    def __init__(self, urls: str, config: RunConfig, name: str, seed: int, security: ClientSecurity) -> None:
         self.backend = ToyBackend(seed=seed, noise=0.1)
         layout = layout_of(self.backend, config)
         self.backend.bind(layout)
         self._client = LearnerClient(
-            urls, config.run.name, layout, config.codec, leases=leases_of(config), courier="thread"
+            urls,
+            config.run.name,
+            layout,
+            config.codec,
+            leases=leases_of(config),
+            courier="thread",
+            security=security,
         )
         self.loop = _Listening.create(
             name,
@@ -97,9 +104,11 @@ class ToyLearner:
 
 
 @contextmanager
-def toy_site(urls: str, config: RunConfig, count: int) -> Iterator[list[ToyLearner]]:
+def toy_site(
+    urls: str, config: RunConfig, count: int, security: ClientSecurity = NO_SECURITY
+) -> Iterator[list[ToyLearner]]:
     """So many learners, gone when the block ends."""
-    learners = [ToyLearner(urls, config, f"toy-{number}", number) for number in range(count)]
+    learners = [ToyLearner(urls, config, f"toy-{number}", number, security) for number in range(count)]
     try:
         yield learners
     finally:

@@ -14,12 +14,14 @@ from typing import Any
 import typer
 
 from unlockstep.cli import exits
+from unlockstep.cli.certs import certs
 from unlockstep.cli.doctor import doctor
 from unlockstep.cli.evaluator import evaluator
 from unlockstep.cli.learner import learner
 from unlockstep.cli.report import report
 from unlockstep.cli.simulate import simulate
 from unlockstep.cli.status import status
+from unlockstep.cli.stop import stop
 from unlockstep.cli.syncer import syncer
 from unlockstep.cli.train import train
 from unlockstep.core.errors import LocalProtocolError, UnlockstepError, UsageError
@@ -47,9 +49,10 @@ def _top(version: bool = typer.Option(False, "--version", help="Print the versio
         raise typer.Exit()
 
 
-for _command in (train, syncer, learner, evaluator, status, doctor, report):
+for _command in (train, syncer, learner, evaluator, status, stop, doctor, report):
     app.command(_command.__name__)(_command)
 app.add_typer(simulate, name="simulate")
+app.add_typer(certs, name="certs")
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

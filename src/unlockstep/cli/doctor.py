@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from unlockstep.cli.access import Ca, Cert, Key, TokenFile
+
 if TYPE_CHECKING:
     from unlockstep.net.diagnosis import Finding
+    from unlockstep.net.security import ClientSecurity
     from unlockstep.net.timeouts import Timeouts
 
 NAME_WIDTH = 16
@@ -35,9 +38,14 @@ def doctor(
     rates: Annotated[
         bool, typer.Option("--rates/--no-rates", help="Load the link for some seconds to see what it carries.")
     ] = True,
+    ca: Ca = None,
+    cert: Cert = None,
+    key: Key = None,
+    token_file: TokenFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> int:
     """Examine this machine, or the way to a syncer; say what to mend."""
+    from unlockstep.cli.access import client_security
     from unlockstep.net.diagnosis import State
 
     told = _Told(is_silent=as_json)
@@ -48,7 +56,7 @@ def doctor(
         parts = [_shown(examine(parse_listen(listen), advertise), told, as_json)]
         report: dict[str, Any] = {"machine": parts[0]}
     else:
-        parts, links = _links(url, run, rates, told, as_json)
+        parts, links = _links(url, client_security(ca, cert, key, token_file), run, rates, told, as_json)
         report = {"links": links}
     has_failed = any(each.state is State.FAIL for part in parts for each in part)
     if as_json:
@@ -59,18 +67,17 @@ def doctor(
 
 
 def _links(
-    urls: str, run: str | None, rates: bool, told: _Told, as_json: bool
+    urls: str, security: ClientSecurity, run: str | None, rates: bool, told: _Told, as_json: bool
 ) -> tuple[list[list[Finding]], list[dict[str, Any]]]:
     from unlockstep.net.api import base_urls
     from unlockstep.net.examination import Examination
-    from unlockstep.net.link_check import NO_SECURITY
 
     parts, links = [], []
     bases = base_urls(urls)
     for base in bases:
         if not as_json:
             print(base, flush=True)
-        examination = Examination(base, NO_SECURITY, run, rates, told)
+        examination = Examination(base, security, run, rates, told)
         found = _shown(examination.findings(), told, as_json)
         timeouts = examination.timeouts(has_standby=len(bases) > 1)
         if not as_json and examination.measured.round_trip_s is not None:

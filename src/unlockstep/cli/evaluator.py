@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unlockstep.cli.access import Ca, Cert, Key, TokenFile
 from unlockstep.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from unlockstep.core.messages import Evaluation, VersionNotice
     from unlockstep.core.status import Status
     from unlockstep.net.observer_client import Observer
+    from unlockstep.net.security import ClientSecurity
 
 _log = logging.getLogger("unlockstep.cli")
 
@@ -37,11 +39,16 @@ def evaluator(
     out: Annotated[Path | None, typer.Option(help="Folder the final model is saved to.")] = None,
     name: Annotated[str, typer.Option(help="Name under which losses are reported.")] = "evaluator",
     run: Annotated[str | None, typer.Option(help="Name of the run, if the syncer has several.")] = None,
+    ca: Ca = None,
+    cert: Cert = None,
+    key: Key = None,
+    token_file: TokenFile = None,
     parent_pid: Annotated[int | None, typer.Option(help="End when this process is no longer the parent.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every evaluation as one JSON object.")] = False,
 ) -> int:
     """Validate the global model while it trains; save it."""
     from unlockstep import config as run_config
+    from unlockstep.cli.access import client_security
     from unlockstep.cli.exits import stop_request
     from unlockstep.cli.output import log_to_stderr
     from unlockstep.models import check_can_save
@@ -50,9 +57,10 @@ def evaluator(
     log_to_stderr(name)
     if out is not None:
         check_can_save(out)
-    config = run_config.loads(read_config(syncer, run), source=f"the configuration from {syncer}")
+    security = client_security(ca, cert, key, token_file)
+    config = run_config.loads(read_config(syncer, run, security), source=f"the configuration from {syncer}")
     with stop_request(parent_pid) as stop:
-        line = Line(config, syncer, name)
+        line = Line(config, syncer, name, security)
         examiner = asyncio.run(_until_stopped(_observe(config, line, as_json), stop))
         if examiner is not None and out is not None and examiner.has_model:
             examiner.save(out)
@@ -116,9 +124,10 @@ class Line:
         config: of the run.
         syncer: its address.
         name: of the observer.
+        security: whom it trusts, and what it shows.
     """
 
-    def __init__(self, config: RunConfig, syncer: str, name: str) -> None:
+    def __init__(self, config: RunConfig, syncer: str, name: str, security: ClientSecurity) -> None:
         from unlockstep.net.timeouts import derive, leases_of
 
         self.name = name
@@ -126,6 +135,7 @@ class Line:
         self._timeouts = derive(self._leases)
         self._run, self._codec, self._spec = config.run.name, config.codec.download, config.model.spec
         self._syncer = syncer
+        self._security = security
 
     @asynccontextmanager
     async def connection(self, layout: Layout) -> AsyncIterator[tuple[Observer, Status]]:
@@ -142,9 +152,11 @@ class Line:
         for pause_s in self.pauses():
             async with AsyncExitStack() as stack:
                 try:
-                    observer = Observer(self._syncer, self._run, self.name, layout, self._codec, self._leases)
+                    observer = Observer(
+                        self._syncer, self._run, self.name, layout, self._codec, self._leases, self._security
+                    )
                     await stack.enter_async_context(observer)
-                    status = await asyncio.to_thread(read_status, self._syncer, self._run)
+                    status = await asyncio.to_thread(read_status, self._syncer, self._run, self._security)
                 except UsageError as error:
                     if loop.time() >= until_s:
                         raise RunFailed(

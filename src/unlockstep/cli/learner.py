@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unlockstep.cli.access import Ca, Cert, Key, TokenFile
 from unlockstep.cli.exits import ENDING_S_MAX
 
 LEAVING_SHARE = 0.5
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from unlockstep.config import RunConfig
     from unlockstep.integrations.torch_loop import Learner
     from unlockstep.learners.torch_backend import TorchBackend
+    from unlockstep.net.security import ClientSecurity
 
 
 def learner(
@@ -45,11 +47,16 @@ def learner(
         float, typer.Option(help="Seconds from SIGTERM until this process must be gone; handing over takes most of it.")
     ] = ENDING_S_MAX,
     run: Annotated[str | None, typer.Option(help="Name of the run, if the syncer has several.")] = None,
+    ca: Ca = None,
+    cert: Cert = None,
+    key: Key = None,
+    token_file: TokenFile = None,
     parent_pid: Annotated[int | None, typer.Option(help="End when this process is no longer the parent.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as one JSON object at the end.")] = False,
 ) -> int:
     """Train as one learner, with the settings of its syncer."""
     from unlockstep import config as run_config
+    from unlockstep.cli.access import client_security
     from unlockstep.cli.assembly import loading, new_backend
     from unlockstep.cli.exits import stop_request
     from unlockstep.cli.output import log_to_stderr
@@ -65,11 +72,12 @@ def learner(
     if not 1 <= notice_s <= NOTICE_S_MAX:
         raise UsageError(f"--notice-s is {notice_s}; it must be at least 1 and at most a day ({NOTICE_S_MAX:.0f})")
     log_to_stderr(name or "learner")
-    config = run_config.loads(read_config(syncer, run), source=f"the configuration from {syncer}")
+    security = client_security(ca, cert, key, token_file)
+    config = run_config.loads(read_config(syncer, run, security), source=f"the configuration from {syncer}")
     with stop_request(parent_pid, notice_s) as stop:
         with loading(config):
             backend = new_backend(config, shard, shards)
-        ended = _train(backend, config, syncer, name, checkpoint, slowdown, notice_s, stop, as_json)
+        ended = _train(backend, config, syncer, security, name, checkpoint, slowdown, notice_s, stop, as_json)
         return 0 if ended else stop.exit_code
 
 
@@ -77,6 +85,7 @@ def _train(
     backend: TorchBackend,
     config: RunConfig,
     syncer: str,
+    security: ClientSecurity,
     name: str | None,
     checkpoint: Path | None,
     slowdown: float,
@@ -101,6 +110,10 @@ def _train(
             stateful={"recipe": backend},
             data=backend.stream if isinstance(backend.stream, LeasedStream) else None,
             leave_s=LEAVING_SHARE * notice_s,
+            ca=security.ca,
+            cert=security.cert,
+            key=security.key,
+            token=security.token,
         )
         stop.then(learner.stop)
         with learner:

@@ -6,19 +6,26 @@ from typing import Annotated
 
 import typer
 
+from unlockstep.cli.access import Ca, Cert, Key, TokenFile
+
 
 def status(
     url: Annotated[
         str, typer.Argument(help="Address of the syncer; of several, with commas.", metavar="URL")
     ] = "http://127.0.0.1:7077",
     run: Annotated[str | None, typer.Option(help="Name of the run, if the syncer has several.")] = None,
+    ca: Ca = None,
+    cert: Cert = None,
+    key: Key = None,
+    token_file: TokenFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the state as one JSON object.")] = False,
 ) -> None:
     """Show the state of a run, and why."""
+    from unlockstep.cli.access import client_security
     from unlockstep.cli.output import print_json
     from unlockstep.net.observer_client import read_status
 
-    state = read_status(url, run)
+    state = read_status(url, run, client_security(ca, cert, key, token_file))
     if as_json:
         print_json(state)
         return

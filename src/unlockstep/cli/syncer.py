@@ -6,14 +6,16 @@ Decides how a configuration, an address and a folder become a running syncer, an
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unlockstep.cli.access import ClientCa, Secrets, TlsCert, TlsKey, TokensFile
 from unlockstep.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from unlockstep.core.syncer import SyncerCore
     from unlockstep.keeper import Keeper, Taken
     from unlockstep.net.listening import Endpoint
+    from unlockstep.net.security import ServerSecurity
     from unlockstep.runlog import RunLogWriter
     from unlockstep.store.leadership import Beat
     from unlockstep.store.run_store import RunStore
@@ -56,7 +59,14 @@ def syncer(
         str | None, typer.Option(help="Where the run is saved: a folder or an fsspec URL; default RUN_DIR/store.")
     ] = None,
     standby: Annotated[bool, typer.Option(help="Wait until the run's syncer falls silent, then take over.")] = False,
-    insecure: Annotated[bool, typer.Option(help="Listen beyond this machine, unencrypted and open to all.")] = False,
+    secrets: Secrets = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tokens: TokensFile = None,
+    client_ca: ClientCa = None,
+    insecure: Annotated[
+        bool, typer.Option(help="Listen beyond this machine without TLS, without tokens or without both.")
+    ] = False,
     parent_pid: Annotated[int | None, typer.Option(help="End when this process is no longer the parent.")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object when listening, one at the end.")
@@ -65,6 +75,7 @@ def syncer(
     """Merge what learners contribute, until the run is over. Started again on its folder, go on with the run."""
     import asyncio
 
+    from unlockstep.cli.access import require_secured, server_security
     from unlockstep.cli.exits import stop_request
     from unlockstep.cli.memory import give_back_arrays
     from unlockstep.cli.output import log_to_stderr
@@ -73,8 +84,9 @@ def syncer(
 
     log_to_stderr("syncer")
     give_back_arrays()
-    endpoint = parse_listen(listen)
-    _require_allowed(endpoint, insecure)
+    security = server_security(secrets, tls_cert, tls_key, tokens, client_ca)
+    endpoint = replace(parse_listen(listen), scheme=security.scheme)
+    require_secured(endpoint, insecure, security)
     endpoint, notes = told_as(endpoint, advertise)
     config = _settings(config_file, overrides or [], run_dir, standby)
     folder = run_dir if run_dir is not None else default_run_folder(config.run.name)
@@ -82,7 +94,7 @@ def syncer(
     for note in notes:
         _log.info("%s", note)
     with stop_request(parent_pid) as stop:
-        serving = _serve(config, folder, where, standby, endpoint, stop, as_json)
+        serving = _serve(config, folder, where, standby, endpoint, security, stop, as_json)
         return 0 if asyncio.run(serving) else stop.exit_code
 
 
@@ -113,7 +125,14 @@ def _settings(config_file: Path | None, overrides: list[str], run_dir: Path | No
 
 
 async def _serve(
-    config: RunConfig, folder: Path, where: str, standby: bool, endpoint: Endpoint, stop: StopRequest, as_json: bool
+    config: RunConfig,
+    folder: Path,
+    where: str,
+    standby: bool,
+    endpoint: Endpoint,
+    security: ServerSecurity,
+    stop: StopRequest,
+    as_json: bool,
 ) -> bool:
     """Serve until the run is over (True) or somebody asks to stop (False)."""
     import asyncio
@@ -146,10 +165,10 @@ async def _serve(
             require_run(store, config.run.name, run_config.digest(config))
             if not standby:
                 await refuse_leader(look, lease_s, asked)
-            elif not await stand_by(look, lease_s, asked, endpoint, on_waiting):
+            elif not await stand_by(look, lease_s, asked, endpoint, on_waiting, security):
                 return False
         try:
-            return await _lead(config, folder, store, endpoint, asked, as_json)
+            return await _lead(config, folder, store, endpoint, security, asked, as_json)
         except Deposed as deposed:
             if not standby:
                 raise
@@ -200,11 +219,19 @@ def _say_waiting(config: RunConfig, url: str, as_json: bool) -> None:
 
 
 async def _lead(
-    config: RunConfig, folder: Path, store: RunStore, endpoint: Endpoint, asked: asyncio.Event, as_json: bool
+    config: RunConfig,
+    folder: Path,
+    store: RunStore,
+    endpoint: Endpoint,
+    security: ServerSecurity,
+    asked: asyncio.Event,
+    as_json: bool,
 ) -> bool:
     """Take the run up, or begin it, and serve."""
     from unlockstep.cli.output import print_json
     from unlockstep.keeper import Deposed
+    from unlockstep.net.audit import Audit
+    from unlockstep.net.gate import Gate
     from unlockstep.net.syncer_service import SyncerService
 
     def on_listening(url: str) -> None:
@@ -215,7 +242,8 @@ async def _lead(
 
     with ExitStack() as stack:
         core, run_log, keeper, taken = _begin_or_resume(config, folder, store, stack)
-        service = SyncerService(config, core, run_log, keeper=keeper, taken=taken)
+        gate = Gate(security, Audit(folder))
+        service = SyncerService(config, core, run_log, keeper=keeper, taken=taken, gate=gate)
         try:
             with _saving(store, keeper):
                 await service.serve(endpoint, asked, on_listening)
@@ -254,7 +282,7 @@ def _begin_or_resume(
         config.protocol,
         run.steps,
         run.tokens,
-        secrets.token_hex(8),
+        token_hex(8),
         dealing=config.data.dealing,
         rollback=config.rollback,
     )
@@ -268,13 +296,3 @@ def _begin_or_resume(
     log, keeper.life = resumed_run_log(folder, config, keeper.life, taken.snapshot.log)
     _log.info("resumes run %s at clock %d, life %d of its syncer", run.name, saved.clock, keeper.life)
     return core, stack.enter_context(log), keeper, taken
-
-
-def _require_allowed(endpoint: Endpoint, insecure: bool) -> None:
-    from unlockstep.net.names import is_loopback
-
-    if not insecure and not is_loopback(endpoint.host):
-        raise UsageError(
-            f"--listen is {endpoint}, which others can reach, and connections are neither encrypted nor authorised; "
-            "listen on 127.0.0.1, or say --insecure if the network is trusted"
-        )

@@ -48,6 +48,7 @@ from unlockstep.learners.torch_store import TorchStore, check_optimizer
 from unlockstep.loop import LearnerLoop
 from unlockstep.net.learner_client import FLUSH_S_MAX, CourierKind, LearnerClient
 from unlockstep.net.observer_client import read_config
+from unlockstep.net.security import ClientSecurity
 from unlockstep.net.timeouts import leases_of
 
 if TYPE_CHECKING:
@@ -149,10 +150,15 @@ class Learner:
             neither slows training nor is slowed by it; ``"thread"``, where no child is wanted.
         stateful: what is kept in the file beside model and optimizer, by name: anything with ``state_dict()`` and
             ``load_state_dict()``.
+        ca: file of the certificate that vouches for the syncer's (``ca.pem`` of ``unlockstep certs``); None: those this
+            machine trusts. Used where the address begins with ``https``.
+        cert, key: files of this learner's own certificate, where the syncer asks for one.
+        token: what the syncer asks for; a path (``pathlib.Path``) names a file, which is read anew at every connection.
 
     Raises:
-        UsageError: nobody answers at ``syncer``; a bad ``name``; seconds that are none; a model with nothing to train
-            or fewer tensors than the run has fragments; an optimizer that steps other tensors than the model's;
+        UsageError: nobody answers at ``syncer``, or the two do not accept each other; a bad ``name``; seconds that are
+            none; a model with nothing to train or fewer tensors than the run has fragments; an optimizer that steps
+            other tensors than the model's;
             ``checkpoint`` is no file; something in ``stateful`` has no state; ``data`` for a run that does not deal it
             out, or in another order.
     """
@@ -175,6 +181,10 @@ class Learner:
         data: LeasedStream | NDArray[np.unsignedinteger] | None = None,
         leave_s: float = FLUSH_S_MAX,
         courier: CourierKind = "process",
+        ca: str | os.PathLike[str] | None = None,
+        cert: str | os.PathLike[str] | None = None,
+        key: str | os.PathLike[str] | None = None,
+        token: str | os.PathLike[str] | None = None,
     ) -> None:
         _check_seconds(leave_s=leave_s, timeout_s=timeout_s, checkpoint_interval_s=checkpoint_interval_s)
         _check_stateful(stateful or {})
@@ -193,7 +203,9 @@ class Learner:
         self._on_reset = on_reset
         self._syncer = syncer
         self._timeout_s = timeout_s
-        self.config: RunConfig = run_config.loads(read_config(syncer, run), source=f"the configuration from {syncer}")
+        self._security = ClientSecurity.of(ca, cert, key, token)
+        settings = read_config(syncer, run, self._security)
+        self.config: RunConfig = run_config.loads(settings, source=f"the configuration from {syncer}")
         """The run's settings, as the syncer has them."""
         protocol = self.config.protocol
         self.layout: Layout = build_layout(self._store.tensors(), protocol.fragments, LayoutMethod(protocol.layout))
@@ -253,6 +265,7 @@ class Learner:
             leases=leases_of(self.config),
             flush_s=self._leave_s,
             courier=self._courier,
+            security=self._security,
         )
         self._loop = LearnerLoop.create(
             self.name,

@@ -22,6 +22,10 @@ Query = TypeVar("Query")
 _log = logging.getLogger(__name__)
 
 
+SENTENCE = web.RequestKey("sentence", str)
+"""Under which a request holds why it was refused."""
+
+
 class Refusal(Exception):
     """Answered as it stands."""
 
@@ -34,21 +38,24 @@ class Refusal(Exception):
 @web.middleware
 async def sentences(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Turn every refusal, ours or the library's, into JSON."""
+    headers: dict[str, str] | None = None
     try:
         return await handler(request)
     except Refusal as refusal:
-        return json({"error": str(refusal)}, refusal.status, refusal.headers)
+        status, sentence, headers = refusal.status, str(refusal), refusal.headers
     except web.HTTPException as refusal:
-        return json({"error": f"{request.method} {request.path}: {refusal.reason}"}, refusal.status)
+        status, sentence = refusal.status, f"{request.method} {request.path}: {refusal.reason}"
     except RemoteProtocolError as error:
-        return json({"error": str(error)}, 400)
+        status, sentence = 400, str(error)
     except TimeoutError:
-        return json({"error": "the body stopped coming"}, 408)
+        status, sentence = 408, "the body stopped coming"
     except (aiohttp.ClientError, ConnectionError, aiohttp.http_exceptions.HttpProcessingError) as error:
-        return json({"error": f"the body could not be read: {error}"}, 408)
+        status, sentence = 408, f"the body could not be read: {error}"
     except Exception:
         _log.exception("%s %s failed", request.method, request.path)
-        return json({"error": "the syncer has failed; see its log"}, 500)
+        status, sentence = 500, "the syncer has failed; see its log"
+    request[SENTENCE] = sentence
+    return json({"error": sentence}, status, headers)
 
 
 @contextmanager

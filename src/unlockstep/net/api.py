@@ -17,6 +17,7 @@
     PUT /v1/runs/{run}/states/{ticket}                 what a learner trains with, from one asked for it
     GET /v1/runs/{run}/states/{ticket}                 the same, for the learner it is for; gone once that has it
     GET /v1/runs/{run}/states/{ticket}/digests         of its chunks, if it came in chunks, JSON
+    POST /v1/runs/{run}/stop                           ends the run, in order
     GET /metrics   /healthz   /                        Prometheus text; "ok"; the live page
 
 A body may be sent whole, with ``Content-Digest``, or in chunks, each a ``PUT`` of its own to the same address: with
@@ -25,7 +26,8 @@ chunks are. Chunks may come in any order, side by side, and again. The answer to
 202 and says what: ``{"upload": ..., "missing": [[start, stop], ...]}``. The last one is answered like a whole body.
 
 Every refusal is JSON, ``{"error": sentence}``; if it has ``missing`` too, the upload goes on with that. Decides
-spelling and limits; what a request does is ``resources``', ``bodies``' and the core's business.
+spelling and limits; who may do what is in ``roles``, and what a request does is ``resources``', ``bodies``' and the
+core's business.
 """
 
 from __future__ import annotations
@@ -120,6 +122,7 @@ RUNS_ROUTE = "/v1/runs"
 STATUS_ROUTE = "/v1/runs/{run}"
 CONFIG_ROUTE = STATUS_ROUTE + "/config"
 CONTROL_ROUTE = STATUS_ROUTE + "/control"
+STOP_ROUTE = STATUS_ROUTE + "/stop"
 VERSION_ROUTE = STATUS_ROUTE + f"/fragments/{{fragment:{_NUMBER}}}/versions/{{version:{_NUMBER}}}"
 VERSION_DIGESTS_ROUTE = VERSION_ROUTE + "/digests"
 CONTRIBUTION_ROUTE = (
@@ -245,6 +248,10 @@ def config_path(run: str) -> str:
 
 def control_path(run: str) -> str:
     return f"{status_path(run)}/control"
+
+
+def stop_path(run: str) -> str:
+    return f"{status_path(run)}/stop"
 
 
 def version_path(run: str, fragment: int, version: int) -> str:

@@ -24,6 +24,8 @@ from unlockstep.core.messages import ContributionArrived, SeedArrived, StateArri
 from unlockstep.core.reasons import RefusalReason
 from unlockstep.net import api
 from unlockstep.net.answers import Refusal, begun, json, parse_query
+from unlockstep.net.audit import Refused
+from unlockstep.net.gate import PEER
 from unlockstep.net.intake import CutShort, Damaged, Intake, Moved, Unwritable
 from unlockstep.net.ranges import (
     BodyDigest,
@@ -89,7 +91,7 @@ class Bodies:
     async def get_version(self, request: web.Request) -> web.StreamResponse:
         service = self._service
         fragment, version, body, digest = self._require_version(request)
-        reader = parse_query(request, api.ReaderQuery)
+        reader = _reader(request)
         headers = {
             "ETag": f'"{digest}"',
             "Cache-Control": "public, max-age=31536000, immutable",
@@ -171,7 +173,7 @@ class Bodies:
         # upload, told apart by its counts and its digest.
         announced = _announced(request, part, learner, incarnation)
         if announced.key in service.answers:
-            return _outcome(*service.answers[announced.key])
+            return self._repeated(request, announced)
         if where.fragment >= storehouse.layout.fragment_count:
             raise Refusal(404, f"fragment is {where.fragment}, the run has {storehouse.layout.fragment_count}")
         arrived = ContributionArrived(
@@ -222,7 +224,7 @@ class Bodies:
         most = service.config.limits.state_bytes_max
         announced = _announced(request, part, sender.learner, sender.incarnation)
         if announced.key in service.answers:
-            return _outcome(*service.answers[announced.key])
+            return self._repeated(request, announced)
         moved = service.watch_state(ticket, sender.learner, sender.incarnation)
         moved(0)
 
@@ -255,7 +257,7 @@ class Bodies:
 
     async def get_state(self, request: web.Request) -> web.StreamResponse:
         service = self._service
-        file, ticket, reader = self._require_state(request), _ticket(request), parse_query(request, api.ReaderQuery)
+        file, ticket, reader = self._require_state(request), _ticket(request), _reader(request)
 
         def moved(count: int) -> None:
             service.state_moves(ticket)
@@ -348,6 +350,12 @@ class Bodies:
         finally:
             self._service.uploads.take(upload)
             del self._endings[upload.announced.key]
+
+    def _repeated(self, request: web.Request, announced: Announced) -> web.Response:
+        """It is answered as the first time, and has no effect."""
+        service, who = self._service, f"{announced.learner}.{announced.incarnation}"
+        service.audit.refused(Refused.REPEATED, request[PEER], f"{who} has sent this before ({announced.path})")
+        return _outcome(*service.answers[announced.key])
 
     # ------------------------------------------------------------------------------------------- out
 
@@ -451,8 +459,25 @@ def _part(request: web.Request) -> _Part:
 
 
 def _announced(request: web.Request, part: _Part, learner: str, incarnation: int) -> Announced:
+    _require_own_name(request, learner)
     size = 0 if part.size is None else part.size
     return Announced(learner, incarnation, request.path, request.query_string, part.digest, size)
+
+
+def _reader(request: web.Request) -> api.ReaderQuery:
+    """Who reads, if a learner says so: its transfers are signs of its life."""
+    reader = parse_query(request, api.ReaderQuery)
+    if reader.learner:
+        _require_own_name(request, reader.learner)
+    return reader
+
+
+def _require_own_name(request: web.Request, learner: str) -> None:
+    identity = request[PEER].identity
+    if not identity.may_speak_for(learner):
+        raise Refusal(
+            403, f"the token {identity.token!r} may only speak for learners whose names begin {identity.learners!r}"
+        )
 
 
 def _asked(request: web.Request, size: int, etag: str) -> Span | None:

@@ -13,7 +13,6 @@ decide what a body means, when it is sent or fetched, nor what is done about an 
 from __future__ import annotations
 
 import os
-import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -27,11 +26,12 @@ from unlockstep.core.digests import digest_of
 from unlockstep.core.errors import RemoteProtocolError, UsageError
 from unlockstep.net import api
 from unlockstep.net.carriage import Carriage
-from unlockstep.net.channel import Address, Channel, Security
+from unlockstep.net.channel import Address, Channel
 from unlockstep.net.downloading import Downloading, Source
 from unlockstep.net.lane import Lane
 from unlockstep.net.pace import Pace
 from unlockstep.net.ranges import BodyDigest, Grid
+from unlockstep.net.security import NO_SECURITY, ClientSecurity
 from unlockstep.net.streams import STREAMS_MAX, AutomaticStreams, FixedStreams
 from unlockstep.net.timeouts import Timeouts, derive
 from unlockstep.net.uploading import Uploading
@@ -59,8 +59,7 @@ class Bulk:
 
     Args:
         url: of the syncer, as ``api.base_urls`` gives it.
-        security: what is shown and checked; None: nothing is shown, and the syncer's certificate is checked against
-            those this machine trusts.
+        security: what is shown and checked.
         pace: a cap on bandwidth, shared with whoever has the same; None: no cap.
         streams: connections at once, each way; None: as many as pay.
         timeouts: deadlines, as of now.
@@ -73,7 +72,7 @@ class Bulk:
     def __init__(
         self,
         url: str,
-        security: Security | None = None,
+        security: ClientSecurity = NO_SECURITY,
         *,
         pace: Pace | None = None,
         streams: int | None = None,
@@ -83,9 +82,7 @@ class Bulk:
         self._url = url
         self._address = Address.of(url)
         self._security = security
-        self._context: ssl.SSLContext | None = None
-        if self._address.is_tls:
-            self._context = ssl.create_default_context() if security is None else security.context()
+        self._context = security.context(url)
         self._pace = pace or Pace()
         self._timeouts = timeouts
         self._chunk_bytes = chunk_bytes
@@ -178,8 +175,7 @@ class Bulk:
         return Carriage(lane, self._drop, self._timeouts(), self._cancelled, moved)
 
     def _connect(self) -> Channel:
-        fields = {} if self._security is None else self._security.headers(self._url)
-        channel = Channel(self._address, fields, self._timeouts())
+        channel = Channel(self._address, self._security.headers(self._url), self._timeouts())
         with self._lock:
             self._channels.add(channel)
         if self._cancelled.is_set():

@@ -20,7 +20,6 @@ import socket
 import ssl
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 from urllib.parse import urlsplit
 
 from unlockstep.core.errors import RemoteProtocolError
@@ -35,14 +34,6 @@ _NOT_SENT_BYTES = 512 * 1024
 
 _BULK = 0x08
 """``IP_TOS`` of throughput: who shares a queue with small messages lets them pass."""
-
-
-class Security(Protocol):
-    """What a client shows and checks (``security.ClientSecurity``)."""
-
-    def context(self) -> ssl.SSLContext: ...
-
-    def headers(self, url: str) -> dict[str, str]: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from collections import deque
 from aiohttp import WSCloseCode, web
 
 from unlockstep.net.api import OUTBOX_MESSAGES_MAX
+from unlockstep.net.audit import Peer
 
 _CLOSE_TEXT_BYTES_MAX = 120
 """A closing frame holds 123 bytes of text (RFC 6455, 5.5)."""
@@ -24,6 +25,7 @@ class Connection:
         socket: an open WebSocket.
         transport: what it runs over, to cut it without ceremony.
         name: of the peer, for logs.
+        peer: where it is, and with which token.
         messages_max: messages that may wait for the peer to read.
     """
 
@@ -32,9 +34,11 @@ class Connection:
         socket: web.WebSocketResponse,
         transport: asyncio.Transport,
         name: str,
+        peer: Peer,
         messages_max: int = OUTBOX_MESSAGES_MAX,
     ) -> None:
         self.name = name
+        self.peer = peer
         self.incarnation = 0
         """Set by the syncer's ``Welcome``."""
         self._socket = socket

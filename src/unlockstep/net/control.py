@@ -17,6 +17,7 @@ from aiohttp.abc import AbstractResolver
 from unlockstep.core.messages import MESSAGE_BYTES_MAX
 from unlockstep.net.courier import client_session
 from unlockstep.net.link_meter import LinkMeter
+from unlockstep.net.security import ClientSecurity
 from unlockstep.net.sockets import round_trip_s, watch_over
 
 ROUND_TRIPS = 2
@@ -27,6 +28,7 @@ ROUND_TRIPS = 2
 async def control_connection(
     url: str,
     meter: LinkMeter,
+    security: ClientSecurity,
     failures: int = 0,
     params: Mapping[str, str] | None = None,
     resolver: AbstractResolver | None = None,
@@ -36,16 +38,18 @@ async def control_connection(
     Args:
         url: of the resource.
         meter: of the link; hears how long the attempt took.
+        security: whom this end trusts, and what it shows.
         failures: attempts in a row that failed before this one.
         params: the query.
         resolver: of names; None: the system, anew.
 
     Raises:
         NETWORK_ERRORS: nobody is there, or it does not answer in time.
+        UsageError: there is nothing to show that may be shown there.
     """
     timeouts, now_s = meter.timeouts, asyncio.get_running_loop().time
     connect_s = timeouts.connect_s_after(failures)
-    async with client_session(timeouts, connect_s, timeouts.reply_s, resolver) as session:
+    async with client_session(url, security, timeouts, connect_s, timeouts.reply_s, resolver) as session:
         began_s = now_s()
         async with session.ws_connect(
             url,

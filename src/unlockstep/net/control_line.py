@@ -16,12 +16,13 @@ from contextlib import suppress
 
 import aiohttp
 
-from unlockstep.core.errors import RemoteProtocolError
+from unlockstep.core.errors import RemoteProtocolError, UsageError
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 from unlockstep.core.messages import (
     Connected,
     Disconnected,
     Fenced,
+    HostFailed,
     JoinRefused,
     LearnerInput,
     Stop,
@@ -32,10 +33,14 @@ from unlockstep.net.control import control_connection
 from unlockstep.net.courier import NETWORK_ERRORS, Addresses
 from unlockstep.net.link_meter import LinkMeter
 from unlockstep.net.resolving import RememberingResolver
+from unlockstep.net.security import ClientSecurity
 from unlockstep.net.sockets import round_trip_s
 
 OUTBOX_MESSAGES_MAX = 65_536
 """Messages waiting for a syncer that does not read; with one more the connection is given up."""
+
+REFUSED_S = 5.0
+"""Pause before connecting again when the syncer no longer accepts this learner, or the learner the syncer."""
 
 _log = logging.getLogger(__name__)
 
@@ -47,6 +52,7 @@ class ControlLine:
         addresses: where the syncer may be.
         run: name of the run.
         meter: of the link; every deadline is its.
+        security: whom this end trusts, and what it shows.
         deliver: is told what has arrived, and when there is a connection and when there is none.
         found: is told the address at which the syncer is, before all else that comes from there.
     """
@@ -56,12 +62,15 @@ class ControlLine:
         addresses: Addresses,
         run: str,
         meter: LinkMeter,
+        security: ClientSecurity,
         deliver: Callable[[LearnerInput], None],
         found: Callable[[str], None],
     ) -> None:
         self._addresses = addresses
         self._run = run
         self._meter = meter
+        self._security = security
+        self._was_connected = False
         self._deliver = deliver
         self._found = found
         self._socket: aiohttp.ClientWebSocketResponse | None = None
@@ -100,26 +109,31 @@ class ControlLine:
         await self._outbox_empty.wait()
 
     async def stay_connected(self) -> None:
-        """Until the syncer says that there is nothing to come back for."""
+        """Until the syncer says that there is nothing to come back for, or never was this learner's."""
         failures, pauses, clock_s = 0, 0, asyncio.get_running_loop().time
         while True:
-            began_s = clock_s()
+            began_s, url = clock_s(), str(self._addresses)
             try:
-                url = self._addresses.at(api.control_path(self._run))
-                async with control_connection(url, self._meter, failures, resolver=self._resolver) as socket:
-                    failures = 0
-                    self._found(str(self._addresses))
+                path, resolver = api.control_path(self._run), self._resolver
+                opening = control_connection(url + path, self._meter, self._security, failures, resolver=resolver)
+                async with opening as socket:
+                    failures, self._was_connected = 0, True
+                    self._found(url)
                     if await self._converse(socket):
                         return
                 _log.warning("the connection to the syncer has ended (code %s); connecting again", socket.close_code)
-            except (*NETWORK_ERRORS, RemoteProtocolError) as error:
-                _log.warning("no connection to the syncer at %s: %s; trying again", self._addresses, error)
+            except (*NETWORK_ERRORS, RemoteProtocolError, UsageError) as error:
+                refused = str(error) if isinstance(error, UsageError) else self._security.refused(error, url)
+                if refused and not self._was_connected:  # It never was a member: there is nothing to lose.
+                    self._deliver(HostFailed(refused))
+                    return
+                if refused:  # Somebody may be about to mend it; meanwhile training goes on.
+                    self._retry_s = REFUSED_S
+                _log.warning("no connection to the syncer at %s: %s; trying again", url, refused or error)
             self._addresses.next()
             failures += 1
             has_lasted = clock_s() - began_s > self._meter.timeouts.backoff_s_max
             pauses = 1 if has_lasted else pauses + 1
-            if self._retry_s:
-                _log.warning("the syncer has shut this learner out; it may join anew in %.3g s", self._retry_s)
             pause_s = self._meter.timeouts.backoff_s_after(pauses)
             await asyncio.sleep(max(self._retry_s, pause_s * random.uniform(0.5, 1.0)))
             self._retry_s = 0.0
@@ -139,6 +153,8 @@ class ControlLine:
                 message = decode_syncer_message(frame.data)
                 if isinstance(message, Fenced | JoinRefused):
                     self._retry_s = message.retry_ns / NANOSECONDS_PER_SECOND
+                    if self._retry_s:
+                        _log.warning("the syncer has shut this learner out; it may join anew in %.3g s", self._retry_s)
                 last_word = isinstance(message, Stop) or (isinstance(message, JoinRefused) and not message.retry_ns)
                 self._deliver(message)
             return last_word

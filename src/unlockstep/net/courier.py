@@ -5,14 +5,25 @@ Decides the order in which addresses are tried, and a session's deadlines. Bodie
 
 from __future__ import annotations
 
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
 import aiohttp
 from aiohttp.abc import AbstractResolver
 
+from unlockstep.core.errors import RemoteProtocolError
 from unlockstep.net.api import STREAM_BUFFER_BYTES, base_urls
+from unlockstep.net.security import ClientSecurity
 from unlockstep.net.timeouts import Timeouts
 
 NETWORK_ERRORS = (aiohttp.ClientError, OSError, TimeoutError)
 """What a peer that is away or misbehaves can raise at a client."""
+
+GOODBYE_LOOK_S = 0.005
+"""How often it is looked whether connections that were closed have ended."""
 
 
 class Addresses:
@@ -43,22 +54,42 @@ class Addresses:
         self._index = (self._index + 1) % len(self._urls)
 
 
-def client_session(
+@asynccontextmanager
+async def client_session(
+    url: str,
+    security: ClientSecurity,
     timeouts: Timeouts,
     connect_s: float | None = None,
     answer_s: float | None = None,
     resolver: AbstractResolver | None = None,
-) -> aiohttp.ClientSession:
-    """A session; as many connections as there are transfers.
+) -> AsyncIterator[aiohttp.ClientSession]:
+    """A session with the syncer at ``url``. It goes nowhere else: a token must not follow a redirection.
 
     Args:
+        url: of the syncer, or of one of its resources.
+        security: whom it trusts, and what it shows.
         timeouts: of the link.
         connect_s: for one attempt to connect; None: as long as may be.
         answer_s: for an answer to begin, or go on; None: as long as that to a body.
         resolver: of names; None: the system.
+
+    Raises:
+        UsageError: there is nothing to show that may be shown there.
     """
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, resolver=resolver),
+    tracing = aiohttp.TraceConfig()
+    tracing.on_request_redirect.append(_refuse_redirect)
+    sockets: list[socket.socket] = []
+
+    def new_socket(info: tuple[Any, ...]) -> socket.socket:
+        sockets.append(socket.socket(*info[:3]))
+        return sockets[-1]
+
+    session = aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(
+            limit=0, ssl=security.context(url) or True, resolver=resolver, socket_factory=new_socket
+        ),
+        headers=security.headers(url),
+        trace_configs=[tracing],
         timeout=aiohttp.ClientTimeout(
             total=None,
             connect=connect_s or timeouts.connect_s_max,
@@ -67,3 +98,15 @@ def client_session(
         ),
         read_bufsize=STREAM_BUFFER_BYTES,
     )
+    try:
+        yield session
+    finally:
+        await session.close()
+        # A connection that aiohttp has closed may still be saying goodbye in TLS, which it waits for nowhere.
+        until_s = asyncio.get_running_loop().time() + timeouts.close_s
+        while any(each.fileno() >= 0 for each in sockets) and asyncio.get_running_loop().time() < until_s:
+            await asyncio.sleep(GOODBYE_LOOK_S)
+
+
+async def _refuse_redirect(*_: object) -> None:
+    raise RemoteProtocolError("a redirection was sent, which no syncer does")

@@ -27,7 +27,8 @@ from unlockstep.core.status import Status
 from unlockstep.net import api, diagnosis, link_rates, names, run_needs
 from unlockstep.net.diagnosis import Answer, ClockSample, Door, Finding, Rates, Spoken
 from unlockstep.net.interfaces import interfaces
-from unlockstep.net.link_check import Line, Security, Target, ask, attempt
+from unlockstep.net.link_check import Line, Target, ask, attempt
+from unlockstep.net.security import ClientSecurity
 from unlockstep.net.timeouts import Leases, Measured, Timeouts, derive, leases_of
 
 ADDRESSES_MAX = 4
@@ -56,7 +57,7 @@ class Examination:
     def __init__(
         self,
         url: str,
-        security: Security,
+        security: ClientSecurity,
         run: str | None = None,
         with_rates: bool = True,
         told: Callable[[str], None] = lambda sentence: None,

@@ -51,6 +51,8 @@ class Setting(msgspec.Struct, frozen=True):
     ca: str | None = None
     cert: str | None = None
     key: str | None = None
+    token_file: str | None = None
+    """Holds the token, if it is in a file, which may change."""
     bytes_per_s: float | None = None
     """Most that all transfers together may move, each way; None: no limit."""
 

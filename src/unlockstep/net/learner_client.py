@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
 from unlockstep.config import CodecSection
@@ -47,6 +48,7 @@ from unlockstep.net.couriers import Carrier, Courier, ThreadCarrier, memory_byte
 from unlockstep.net.jobs import Setting
 from unlockstep.net.learner_bulk import LearnerBulk
 from unlockstep.net.link_meter import LinkMeter
+from unlockstep.net.security import NO_SECURITY, ClientSecurity
 from unlockstep.net.timeouts import DEFAULTS, Leases, Timeouts
 
 FLUSH_S_MAX = 2.0
@@ -83,6 +85,7 @@ class LearnerClient:
         leases: the settings that every deadline follows from.
         flush_s: given to what is queued or under way when the client is closed, seconds.
         courier: where bulk is carried.
+        security: whom it trusts, and what it shows.
     """
 
     def __init__(
@@ -95,7 +98,9 @@ class LearnerClient:
         leases: Leases = DEFAULTS,
         flush_s: float = FLUSH_S_MAX,
         courier: CourierKind = "process",
+        security: ClientSecurity = NO_SECURITY,
     ) -> None:
+        self._security = security
         self._addresses = Addresses(url)
         self._run = run
         self._layout = layout
@@ -218,7 +223,12 @@ class LearnerClient:
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._line = line = ControlLine(
-                    self._addresses, self._run, self._meter, self._deliver, lambda url: bulk.turn_to(url)
+                    self._addresses,
+                    self._run,
+                    self._meter,
+                    self._security,
+                    self._deliver,
+                    lambda url: bulk.turn_to(url),
                 )
                 self._bulk = bulk = LearnerBulk(self._run, courier, tasks, self._deliver, line.hang_up)
                 await courier.open()
@@ -237,7 +247,7 @@ class LearnerClient:
             await courier.close()
 
     def _new_courier(self) -> Courier:
-        layout = self._layout
+        layout, shown = self._layout, self._security
         setting = Setting(
             url=str(self._addresses),
             run=self._run,
@@ -245,11 +255,16 @@ class LearnerClient:
             fragments=layout.fragment_count,
             method=layout.method,
             codec=self._codec,
+            ca=None if shown.ca is None else str(shown.ca),
+            cert=None if shown.cert is None else str(shown.cert),
+            key=None if shown.key is None else str(shown.key),
+            token_file=str(shown.token) if isinstance(shown.token, Path) else None,
         )
+        token = shown.token if isinstance(shown.token, str) else None
         if self._courier_kind == "process" and is_available():
-            self._carrier = ChildCarrier(setting, None, memory_bytes(layout, self._codec))
+            self._carrier = ChildCarrier(setting, token, memory_bytes(layout, self._codec))
         else:
-            self._carrier = ThreadCarrier(setting, None)
+            self._carrier = ThreadCarrier(setting, token)
         return Courier(setting, layout, self._carrier, self._meter)
 
     def _deliver(self, message: LearnerInput) -> None:

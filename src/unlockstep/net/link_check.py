@@ -16,13 +16,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Protocol
 from urllib.parse import urlsplit
 
 from unlockstep.net import api, sockets
 from unlockstep.net.diagnosis import Answer, Attempt, Certificate, ClockSample, Door, Spoken
 from unlockstep.net.interfaces import Interface
 from unlockstep.net.names import Address, bracketed
+from unlockstep.net.security import ClientSecurity
 
 ATTEMPT_S_MAX = 3.5
 """To connect: a first packet that is lost is sent again after one second, and after two more."""
@@ -31,27 +31,6 @@ ANSWER_BYTES_MAX = 64 * 1024
 
 _UNREACHABLE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.EADDRNOTAVAIL)
 _NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNEXPECTED_MESSAGE", "PACKET_LENGTH")
-
-
-class Security(Protocol):
-    """What a client shows and checks."""
-
-    def context(self, url: str) -> ssl.SSLContext | None: ...
-
-    def headers(self, url: str) -> dict[str, str]: ...
-
-
-class _NoSecurity:
-    """Nothing is shown; certificates are checked against those this machine trusts."""
-
-    def context(self, url: str) -> ssl.SSLContext | None:
-        return ssl.create_default_context() if url.startswith("https") else None
-
-    def headers(self, url: str) -> dict[str, str]:
-        return {}
-
-
-NO_SECURITY: Security = _NoSecurity()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +77,7 @@ def attempt(address: Address, port: int, known: Sequence[Interface], limit_s: fl
 # ------------------------------------------------------------------------------------------- the first question
 
 
-def ask(target: Target, security: Security, limit_s: float) -> Answer:
+def ask(target: Target, security: ClientSecurity, limit_s: float) -> Answer:
     """What comes of ``GET /v1``; what is spoken there, if that is not what was expected."""
     try:
         with _connected(target, limit_s) as plain:
@@ -125,7 +104,7 @@ def ask(target: Target, security: Security, limit_s: float) -> Answer:
         return Answer(Spoken.HUNG_UP, sentence=error.strerror or str(error))
 
 
-def _plain_answer(target: Target, security: Security, connection: socket.socket, limit_s: float) -> Answer:
+def _plain_answer(target: Target, security: ClientSecurity, connection: socket.socket, limit_s: float) -> Answer:
     try:
         answer = _heard(target, security, connection)
     except (ConnectionError, http.client.HTTPException):
@@ -145,7 +124,7 @@ def _no_tls(target: Target, error: ssl.SSLError, limit_s: float) -> Answer:
     return Answer(Spoken.TLS_FAILED, sentence=reason.lower().replace("_", " ") or str(error))
 
 
-def _heard(target: Target, security: Security, connection: socket.socket) -> Answer:
+def _heard(target: Target, security: ClientSecurity, connection: socket.socket) -> Answer:
     """Ask, and read the answer. Raises what the connection raises."""
     fields = {"Host": target.authority, "Connection": "close"} | security.headers(target.url)
     head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
@@ -283,7 +262,7 @@ class Line:
         limit_s: for each answer.
     """
 
-    def __init__(self, target: Target, security: Security, limit_s: float) -> None:
+    def __init__(self, target: Target, security: ClientSecurity, limit_s: float) -> None:
         self._target = target
         self._security = security
         context = security.context(target.url)

@@ -21,7 +21,8 @@ from urllib.parse import urlencode
 from unlockstep.core.errors import RemoteProtocolError
 from unlockstep.net import api
 from unlockstep.net.diagnosis import Rates
-from unlockstep.net.link_check import Line, Security, Target
+from unlockstep.net.link_check import Line, Target
+from unlockstep.net.security import ClientSecurity
 from unlockstep.net.streams import STREAMS_MAX
 
 Way = Literal["up", "down"]
@@ -36,7 +37,7 @@ STREAMS = (2, 4, 8, STREAMS_MAX)
 PIECE_BYTES = 256 * 1024
 
 
-def measure(way: Way, target: Target, security: Security, limit_s: float, told: Callable[[str], None]) -> Rates:
+def measure(way: Way, target: Target, security: ClientSecurity, limit_s: float, told: Callable[[str], None]) -> Rates:
     """Probe one direction.
 
     Args:
@@ -66,7 +67,7 @@ def measure(way: Way, target: Target, security: Security, limit_s: float, told: 
     return Rates(by_streams)
 
 
-def _one_stream(way: Way, target: Target, security: Security, until_s: float) -> float:
+def _one_stream(way: Way, target: Target, security: ClientSecurity, until_s: float) -> float:
     size = PROBE_BYTES_MIN
     with _Stream(way, target, security, until_s) as stream:
         while True:
@@ -77,7 +78,7 @@ def _one_stream(way: Way, target: Target, security: Security, until_s: float) ->
             size = min(PROBE_GROWTH * size, api.PROBE_BYTES_MAX)
 
 
-def _together(way: Way, target: Target, security: Security, number: int, size: int, until_s: float) -> float:
+def _together(way: Way, target: Target, security: ClientSecurity, number: int, size: int, until_s: float) -> float:
     """Bytes per second of so many streams that begin at once, until the last has ended."""
     with ExitStack() as opened, ThreadPoolExecutor(number, "unlockstep-probe") as threads:
         streams = [opened.enter_context(_Stream(way, target, security, until_s)) for _ in range(number)]
@@ -95,7 +96,7 @@ def _together(way: Way, target: Target, security: Security, number: int, size: i
 class _Stream:
     """One connection that probes one way."""
 
-    def __init__(self, way: Way, target: Target, security: Security, until_s: float) -> None:
+    def __init__(self, way: Way, target: Target, security: ClientSecurity, until_s: float) -> None:
         limit_s = max(0.1, until_s - time.monotonic())
         self._line = Line(target, security, limit_s)
         self._way = way

@@ -14,15 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
-from aiohttp import web
-
 from unlockstep.core.errors import UsageError
 from unlockstep.net import names
 from unlockstep.net.api import PORT_DEFAULT, base_urls
 from unlockstep.net.interfaces import Interface, interfaces, much_faster
 from unlockstep.net.names import Address
-from unlockstep.net.sockets import watch_over
-from unlockstep.net.timeouts import Timeouts
 
 ALL_ADDRESSES = "0.0.0.0"
 
@@ -182,27 +178,13 @@ def _slow(address: Address, known: Sequence[Interface]) -> tuple[str, ...]:
     )
 
 
-async def listen(runner: web.AppRunner, endpoint: Endpoint, timeouts: Timeouts) -> Endpoint:
-    """Listen; returns the endpoint with the port it has got.
-
-    Raises:
-        UsageError: that cannot be.
-    """
-    with _sentences(endpoint):
-        site = web.TCPSite(runner, endpoint.host, endpoint.port)
-        await site.start()
-    for listener in getattr(site._server, "sockets", ()):  # What is accepted inherits its options.
-        watch_over(listener, timeouts)
-    return replace(endpoint, port=runner.addresses[0][1])
-
-
 def listen_once(endpoint: Endpoint) -> Endpoint:
     """Whether that could be; nobody is answered.
 
     Raises:
         UsageError: it cannot.
     """
-    with _sentences(endpoint):
+    with port_errors(endpoint):
         family, _, _, _, address = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, socket.SOCK_STREAM) as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -212,7 +194,7 @@ def listen_once(endpoint: Endpoint) -> Endpoint:
 
 
 @contextmanager
-def _sentences(endpoint: Endpoint) -> Iterator[None]:
+def port_errors(endpoint: Endpoint) -> Iterator[None]:
     """Turns what keeps a port from being listened on into a sentence."""
     try:
         yield

@@ -37,11 +37,13 @@ from unlockstep.core.messages import (
 )
 from unlockstep.core.status import Status
 from unlockstep.net import api
+from unlockstep.net.audit import printable
 from unlockstep.net.bulk import Bulk
 from unlockstep.net.control import control_connection
 from unlockstep.net.courier import NETWORK_ERRORS, Addresses
 from unlockstep.net.link_meter import LinkMeter
 from unlockstep.net.names import advice
+from unlockstep.net.security import NO_SECURITY, ClientSecurity
 from unlockstep.net.timeouts import DEFAULTS, Leases, derive
 
 REPLY_BYTES_MAX = 64 * 1024 * 1024
@@ -52,31 +54,44 @@ Parsed = TypeVar("Parsed")
 _TIMEOUTS = derive()
 """Of whoever asks before it knows the settings of a run."""
 
-_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A syncer sends nobody to another address, and a token must not follow."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
 
 
-def read_config(url: str, run: str | None = None) -> str:
+def read_config(url: str, run: str | None = None, security: ClientSecurity = NO_SECURITY) -> str:
     """The configuration of a run as TOML; ``run`` may be left out where a syncer has only one.
 
     Raises:
-        UsageError: no syncer answers at ``url``, it speaks another version of the protocol, or it has no such run.
+        UsageError: no syncer answers at ``url``, the two do not accept each other, it speaks another version of the
+            protocol, or it has no such run.
     """
-    only = _meet(url)  # Before its settings are read: those of another version may have other names.
-    return _read(url, api.config_path(run or only)).decode()
+    only = _meet(url, security)  # Before its settings are read: those of another version may have other names.
+    return _ask(url, api.config_path(run or only), security).decode()
 
 
-def read_status(url: str, run: str | None = None) -> Status:
+def read_status(url: str, run: str | None = None, security: ClientSecurity = NO_SECURITY) -> Status:
     """The state of a run. Raises as ``read_config`` does."""
-    return _parse(_read(url, api.status_path(run or _meet(url))), Status, url)
+    return _parse(_ask(url, api.status_path(run or _meet(url, security)), security), Status, url)
 
 
-def read_about(url: str) -> api.About:
+def end_run(url: str, run: str | None = None, security: ClientSecurity = NO_SECURITY) -> str:
+    """Ask the syncer to end a run in order; its name. Raises as ``read_config`` does."""
+    name = run or _meet(url, security)
+    _ask(url, api.stop_path(name), security, "POST")
+    return name
+
+
+def read_about(url: str, security: ClientSecurity = NO_SECURITY) -> api.About:
     """Who answers at an address.
 
     Raises:
-        UsageError: nobody, or no syncer.
+        UsageError: nobody, no syncer, or one that does not accept this client.
     """
-    return _parse(_read(url, api.ABOUT_ROUTE), api.About, url)
+    return _parse(_ask(url, api.ABOUT_ROUTE, security), api.About, url)
 
 
 def require_same_protocol(about: api.About, where: str) -> None:
@@ -88,9 +103,9 @@ def require_same_protocol(about: api.About, where: str) -> None:
         )
 
 
-def _meet(url: str) -> str:
+def _meet(url: str, security: ClientSecurity) -> str:
     """The name of the run that a syncer has, if it speaks our protocol."""
-    about = read_about(url)
+    about = read_about(url, security)
     require_same_protocol(about, url)
     return about.runs[0]
 
@@ -105,13 +120,25 @@ class Observer:
         layout: how the model is cut.
         codec: number format of the run's versions.
         leases: the settings that every deadline follows from.
+        security: whom it trusts, and what it shows.
 
     Raises:
         UsageError: on entering, if there is no such run to observe.
     """
 
-    def __init__(self, url: str, run: str, name: str, layout: Layout, codec: Codec, leases: Leases = DEFAULTS) -> None:
+    def __init__(
+        self,
+        url: str,
+        run: str,
+        name: str,
+        layout: Layout,
+        codec: Codec,
+        leases: Leases = DEFAULTS,
+        security: ClientSecurity = NO_SECURITY,
+    ) -> None:
         self.name = name
+        self._url = url
+        self._security = security
         self._addresses = Addresses(url)
         self._meter = LinkMeter(replace(leases, has_standby=self._addresses.count > 1))
         self._run = run
@@ -122,8 +149,9 @@ class Observer:
         async with AsyncExitStack() as open_until_left:
             open_until_left.callback(self._worker.shutdown, wait=True, cancel_futures=True)
             for attempt in range(self._addresses.count):
-                url = self._addresses.at(api.control_path(self._run))
-                connection = control_connection(url, self._meter, attempt, {"observer": self.name})
+                url = str(self._addresses)
+                path, params = api.control_path(self._run), {"observer": self.name}
+                connection = control_connection(url + path, self._meter, self._security, attempt, params)
                 try:
                     self._socket = await open_until_left.enter_async_context(connection)
                     break
@@ -132,10 +160,11 @@ class Observer:
                         self._addresses.next()
                         continue
                     raise UsageError(
-                        f"run {self._run!r} cannot be observed at {self._addresses} ({error}); check the address and "
-                        "the run's name"
+                        self._security.refused(error, url)
+                        or f"run {self._run!r} cannot be observed at {url} ({error}); check the address and the run's "
+                        "name"
                     ) from None
-            self._bulk = Bulk(str(self._addresses), timeouts=lambda: self._meter.timeouts)
+            self._bulk = Bulk(str(self._addresses), self._security, timeouts=lambda: self._meter.timeouts)
             open_until_left.callback(self._bulk.close)
             self._open = open_until_left.pop_all()
         return self
@@ -175,18 +204,22 @@ class Observer:
             return
 
 
-def _read(url: str, path: str) -> bytes:
+def _ask(url: str, path: str, security: ClientSecurity, method: str = "GET") -> bytes:
     """From the first of several addresses that has it; what the last one says if none has."""
     *others, last = api.base_urls(url)
     for base in others:
         with suppress(UsageError):
-            return _read_from(base, path)
-    return _read_from(last, path)
+            return _ask_at(base, path, security, method)
+    return _ask_at(last, path, security, method)
 
 
-def _read_from(base: str, path: str) -> bytes:
+def _ask_at(base: str, path: str, security: ClientSecurity, method: str) -> bytes:
+    request = urllib.request.Request(base + path, headers=security.headers(base), method=method)
+    openers = [urllib.request.ProxyHandler({}), _NoRedirect()]
+    if (context := security.context(base)) is not None:
+        openers.append(urllib.request.HTTPSHandler(context=context))
     try:
-        with _opener.open(base + path, timeout=_TIMEOUTS.reply_s) as response:
+        with urllib.request.build_opener(*openers).open(request, timeout=_TIMEOUTS.reply_s) as response:
             body: bytes = response.read(REPLY_BYTES_MAX)
             return body
     except urllib.error.HTTPError as error:
@@ -195,7 +228,8 @@ def _read_from(base: str, path: str) -> bytes:
     except (OSError, http.client.HTTPException) as error:  # URLError is an OSError.
         reason = getattr(error, "reason", error)
         raise UsageError(
-            f"no syncer answers at {base} ({reason}); check the address and that the syncer is running"
+            security.explained(reason if isinstance(reason, Exception) else error, base)
+            or f"no syncer answers at {base} ({reason}); check the address and that the syncer is running"
             f"{advice(urlsplit(base).hostname or '')}"
         ) from None
 
@@ -203,7 +237,7 @@ def _read_from(base: str, path: str) -> bytes:
 def _sentence(body: bytes, base: str) -> str:
     """What a syncer said instead of an answer, if it was a syncer."""
     try:
-        return f"{base}: {msgspec.json.decode(body, type=dict[str, str])['error']}"
+        return f"{base}: {printable(msgspec.json.decode(body, type=dict[str, str])['error'])}"
     except (msgspec.DecodeError, KeyError):
         return f"what answers at {base} is not an unlockstep syncer; check the address"
 

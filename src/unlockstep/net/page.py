@@ -6,6 +6,7 @@ a learner says can become markup.
 
 from __future__ import annotations
 
+PAGE_HEADERS: dict[str, str] = {}
 PAGE = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">

@@ -19,6 +19,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
 
 from unlockstep.core.codec import FragmentCodec, fragment_codecs
@@ -45,6 +46,7 @@ from unlockstep.net.jobs import (
 )
 from unlockstep.net.memory_files import Bytes
 from unlockstep.net.pace import Pace
+from unlockstep.net.security import ClientSecurity
 from unlockstep.net.timeouts import Timeouts, derive
 
 _log = logging.getLogger(__name__)
@@ -164,8 +166,12 @@ class _Watch:
 
 def connector(setting: Setting, token: str | None) -> Connect:
     """What a ``Porter`` connects by; all its ways have one pace."""
-    pace = Pace(setting.bytes_per_s)
-    return lambda url, timeouts: Bulk(url, pace=pace, timeouts=timeouts)
+    files = (
+        None if each is None else Path(each) for each in (setting.ca, setting.cert, setting.key, setting.token_file)
+    )
+    ca, cert, key, token_file = files
+    pace, security = Pace(setting.bytes_per_s), ClientSecurity(ca, cert, key, token_file or token)
+    return lambda url, timeouts: Bulk(url, security, pace=pace, timeouts=timeouts)
 
 
 def fetch_size(codec: FragmentCodec) -> int:

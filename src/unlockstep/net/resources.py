@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp.typedefs import Middleware
 
 from unlockstep import __version__, config
 from unlockstep.core.errors import RemoteProtocolError
@@ -20,10 +21,13 @@ from unlockstep.core.ids import PROTOCOL_VERSION, is_learner_name
 from unlockstep.core.messages import MESSAGE_BYTES_MAX, Join, decode_learner_message
 from unlockstep.net import api, metrics
 from unlockstep.net.answers import Refusal, json, sentences
+from unlockstep.net.audit import Refused
 from unlockstep.net.bodies import Bodies, require_run
 from unlockstep.net.connection import Connection
-from unlockstep.net.page import PAGE
+from unlockstep.net.gate import PEER
+from unlockstep.net.page import PAGE, PAGE_HEADERS
 from unlockstep.net.probe import Probes
+from unlockstep.net.roles import may_say
 
 if TYPE_CHECKING:
     from unlockstep.net.syncer_service import SyncerService
@@ -31,10 +35,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def application(service: SyncerService) -> web.Application:
-    """Every resource of ``api``, for one run."""
+def application(service: SyncerService, gate: Middleware) -> web.Application:
+    """Every resource of ``api``, for one run, behind a ``Gate``'s middleware."""
     resources, bodies, probes = _Resources(service), Bodies(service), Probes(service.timeouts)
-    app = web.Application(middlewares=[sentences])
+    app = web.Application(middlewares=[gate, sentences])
     app.add_routes(
         [
             web.get("/", resources.page),
@@ -47,6 +51,7 @@ def application(service: SyncerService) -> web.Application:
             web.get(api.STATUS_ROUTE, resources.status),
             web.get(api.CONFIG_ROUTE, resources.config),
             web.get(api.CONTROL_ROUTE, resources.control),
+            web.post(api.STOP_ROUTE, resources.stop),
             web.get(api.VERSION_ROUTE, bodies.get_version),
             web.get(api.VERSION_DIGESTS_ROUTE, bodies.get_digests),
             web.put(api.VERSION_ROUTE, bodies.put_seed),
@@ -66,7 +71,7 @@ class _Resources:
     # ------------------------------------------------------------------------------------------- for people and tools
 
     async def page(self, request: web.Request) -> web.Response:
-        return web.Response(text=PAGE, content_type="text/html")
+        return web.Response(text=PAGE, content_type="text/html", headers=PAGE_HEADERS)
 
     async def health(self, request: web.Request) -> web.Response:
         return web.Response(text="ok")
@@ -78,7 +83,7 @@ class _Resources:
 
     async def about(self, request: web.Request) -> web.Response:
         runs = (self._service.config.run.name,)
-        return json(api.About(__version__, PROTOCOL_VERSION, time.time_ns(), runs, role="admin"))
+        return json(api.About(__version__, PROTOCOL_VERSION, time.time_ns(), runs, request[PEER].identity.role.value))
 
     async def runs(self, request: web.Request) -> web.Response:
         return json([self._service.config.run.name])
@@ -106,11 +111,12 @@ class _Resources:
             raise Refusal(400, "this is a WebSocket: ask for an upgrade")
         await socket.prepare(request)
         assert request.transport is not None, "the upgrade has just been written to it"
-        connection = Connection(socket, request.transport, observer or "")
+        connection = Connection(socket, request.transport, observer or "", request[PEER])
         pump = asyncio.create_task(connection.pump())
         try:
             await self._converse(socket, connection, is_observer=observer is not None)
         except RemoteProtocolError as error:
+            self._service.audit.refused(Refused.MALFORMED, connection.peer, str(error))
             connection.close(str(error), WSCloseCode.PROTOCOL_ERROR)
         finally:
             connection.close()
@@ -133,7 +139,15 @@ class _Resources:
                 return
             if frame.type is not WSMsgType.BINARY:
                 raise RemoteProtocolError("a message is a binary frame")
-            hear(connection, decode_learner_message(frame.data))
+            message = decode_learner_message(frame.data)
+            if not may_say(type(message), connection.peer.identity.role):
+                raise RemoteProtocolError(f"{type(message).__name__} is not for this token's role to say")
+            hear(connection, message)
+
+    async def stop(self, request: web.Request) -> web.Response:
+        require_run(self._service, request)
+        self._service.end(request[PEER])
+        return json({"outcome": "stopping"}, 202)
 
 
 async def _first_message(socket: web.WebSocketResponse, reply_s: float) -> Join:

@@ -15,7 +15,11 @@ from aiohttp import web
 
 from unlockstep.core.errors import UsageError
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
-from unlockstep.net.listening import Endpoint, listen
+from unlockstep.net.audit import Audit
+from unlockstep.net.gate import Gate
+from unlockstep.net.listening import Endpoint
+from unlockstep.net.roles import STANDBY_PERMISSIONS, STANDBY_ROUTE
+from unlockstep.net.security import OPEN, ServerSecurity
 from unlockstep.net.syncer_service import first_of
 from unlockstep.net.timeouts import derive
 from unlockstep.store.leadership import Beat, LeaderWatch, is_gone
@@ -60,26 +64,28 @@ async def refuse_leader(look: Look, lease_s: float, stop: asyncio.Event) -> None
 
 
 async def stand_by(
-    look: Look, lease_s: float, stop: asyncio.Event, endpoint: Endpoint, on_listening: Callable[[Endpoint], None]
+    look: Look,
+    lease_s: float,
+    stop: asyncio.Event,
+    endpoint: Endpoint,
+    on_listening: Callable[[Endpoint], None],
+    security: ServerSecurity = OPEN,
 ) -> bool:
-    """The same, while whoever asks at this endpoint is told where the leader is, with status 503.
+    """The same, while whoever asks at this endpoint, and may, is told where the leader is, with status 503.
 
     Args:
         on_listening: told the endpoint with the port it has got.
+        security: what is demanded of whoever asks.
 
     Raises:
         UsageError: the endpoint cannot be listened on.
     """
-    wait = _Wait(look, lease_s)
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", wait.answer)
-    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
-    await runner.setup()
-    try:
-        on_listening(await listen(runner, endpoint, derive()))
+    wait, gate = _Wait(look, lease_s), Gate(security, Audit(), STANDBY_PERMISSIONS)
+    app = web.Application(middlewares=[gate.middleware])
+    app.router.add_route("*", STANDBY_ROUTE, wait.answer)
+    async with gate.open(app, endpoint, derive(), shutdown_s=1.0) as listening:
+        on_listening(listening)
         return await wait.over(stop)
-    finally:
-        await runner.cleanup()
 
 
 class _Wait:

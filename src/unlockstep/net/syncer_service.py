@@ -18,8 +18,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
 import msgspec
-from aiohttp import WSCloseCode, web
-from aiohttp.http_exceptions import BadHttpMessage
+from aiohttp import WSCloseCode
 
 from unlockstep.config import RunConfig
 from unlockstep.core.actions import (
@@ -58,16 +57,20 @@ from unlockstep.core.messages import (
     WentBack,
     encode,
 )
+from unlockstep.core.reasons import JoinRefusal
 from unlockstep.core.status import Status
 from unlockstep.core.syncer import SyncerCore
 from unlockstep.keeper import Keeper, Snapshot, Taken
-from unlockstep.net.api import STREAM_BUFFER_BYTES, UPLOADS_REMEMBERED_MAX, state_path
+from unlockstep.net.api import UPLOADS_REMEMBERED_MAX, state_path
+from unlockstep.net.audit import Audit, Peer, Refused
 from unlockstep.net.connection import Connection
+from unlockstep.net.gate import Gate
 from unlockstep.net.holds import Holds
-from unlockstep.net.listening import Endpoint, listen
+from unlockstep.net.listening import Endpoint
 from unlockstep.net.news import told
 from unlockstep.net.recent import Recent
 from unlockstep.net.resources import application
+from unlockstep.net.security import OPEN
 from unlockstep.net.state_files import StateFiles
 from unlockstep.net.timeouts import derive, leases_of
 from unlockstep.net.uploads import Uploads
@@ -100,15 +103,6 @@ Result = TypeVar("Result")
 _log = logging.getLogger(__name__)
 
 
-def _is_ours(record: logging.LogRecord) -> bool:
-    """Whoever knocks without speaking HTTP is answered 400; a line for each would only fill the log."""
-    return record.exc_info is None or not isinstance(record.exc_info[1], BadHttpMessage)
-
-
-_http_log = logging.getLogger(f"{__name__}.http")
-_http_log.addFilter(_is_ours)
-
-
 class SyncerService:
     """One run's syncer as a web service.
 
@@ -119,6 +113,7 @@ class SyncerService:
         clock: monotonic nanoseconds; time zero of the run is the making of this object, or that of its first life.
         keeper: saves what must not be forgotten; None forgets everything, for tests.
         taken: what an earlier life has left; the core has not been told.
+        gate: what is demanded of whoever connects, and where joins and refusals are told; None: nothing, on stderr.
     """
 
     def __init__(
@@ -130,8 +125,10 @@ class SyncerService:
         *,
         keeper: Keeper | None = None,
         taken: Taken | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self.config = config
+        self._gate = Gate(OPEN, Audit()) if gate is None else gate
         self.storehouse: Storehouse | None = None
         """None until the first learner has brought the layout."""
         self.bytes_in = 0
@@ -139,13 +136,15 @@ class SyncerService:
         """Bytes of bodies, up and down."""
         self.over = asyncio.Event()
         """Set when the run has ended, or cannot go on."""
+        self._ending = asyncio.Event()
+        """Set when an admin asks for the end of the run."""
+        self._end_reason = "the syncer was told to stop"
         self.answers: OrderedDict[str, tuple[int, str]] = OrderedDict()
         """Uploads that have reached the core, by all that was said of them, and what their sender was answered."""
         self.timeouts = derive(leases_of(config))
         """Of the syncer's end of every link."""
         self.states = StateFiles()
         self.uploads, self.holds, self.recent = Uploads(), Holds(), Recent()
-        self.hashers = ThreadPoolExecutor(2, "unlockstep-hash")
         self._moved_ns: dict[tuple[str, int], int] = {}
         """By learner and incarnation, when the core was last told that bytes of it are passing."""
         self._states_moved_ns: dict[int, int] = {}
@@ -159,7 +158,8 @@ class SyncerService:
         self._save_wanted = asyncio.Event()
         self._learners: dict[tuple[str, int], Connection] = {}
         self._observers: set[Connection] = set()
-        self._known: set[str] = set()
+        self._known: dict[str, Peer] = {}
+        """Who has ever joined, and from where they have last."""
         self._seeder: tuple[str, int] | None = None
         self._joining: Connection | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -173,13 +173,21 @@ class SyncerService:
         self._unobserved = asyncio.Event()
         self._unconnected = asyncio.Event()
         self._note_connections()
-        threads = config.local.threads_syncer
-        self._lent = ThreadPoolExecutor(threads, "unlockstep-numbers") if threads > 1 else None
+        self._make_threads(config.local.threads_syncer)
+        if taken is not None:
+            self._take_up(taken, 1 if keeper is None else keeper.life)
+
+    @property
+    def audit(self) -> Audit:
+        """Where joins and refusals are told."""
+        return self._gate.audit
+
+    def _make_threads(self, merging: int) -> None:
+        self.hashers = ThreadPoolExecutor(2, "unlockstep-hash")
+        self._lent = ThreadPoolExecutor(merging, "unlockstep-numbers") if merging > 1 else None
         self._inspectors = ThreadPoolExecutor(2, "unlockstep-inspect")
         self._committer = ThreadPoolExecutor(1, "unlockstep-commit")
         self._saver = ThreadPoolExecutor(1, "unlockstep-save")
-        if taken is not None:
-            self._take_up(taken, 1 if keeper is None else keeper.life)
 
     def _take_up(self, taken: Taken, life: int) -> None:
         snapshot = taken.snapshot
@@ -187,7 +195,7 @@ class SyncerService:
             self.storehouse = Storehouse(snapshot.layout, self.config, self._lent)
             self.storehouse.restore(snapshot.kept, snapshot.norms)
         self._versions_told = tuple(notice.version for notice in snapshot.run.notices)
-        self._known.update(member.learner for member in snapshot.run.members)
+        self._known.update(dict.fromkeys((member.learner for member in snapshot.run.members), Peer("")))
         self._core.resume(snapshot.run, snapshot.layout, life, self.now_ns)
 
     # ------------------------------------------------------------------------------------------- lifetime
@@ -214,9 +222,9 @@ class SyncerService:
         """
         async with self.listening(endpoint) as url:
             on_listening(url)
-            await first_of(self.over, stop)
+            await first_of(self.over, stop, self._ending)
             if not self.over.is_set():
-                self.receive(EndRun("the syncer was told to stop"))
+                self.receive(EndRun(self._end_reason))
                 await first_of(self.over, timeout_s=STOP_S_MAX)
             elif self._failure is None:
                 if self._expects_observer:
@@ -229,40 +237,34 @@ class SyncerService:
     async def _linger(self, stop: asyncio.Event) -> None:
         """Until no observer is there, or those that are have fetched nothing for long."""
         fetched = -1
-        while not (self._unobserved.is_set() or stop.is_set() or fetched == self.bytes_out):
+        ends = self._unobserved, stop, self._ending
+        while not (any(end.is_set() for end in ends) or fetched == self.bytes_out):
             fetched = self.bytes_out
-            await first_of(self._unobserved, stop, timeout_s=LINGER_S_MAX)
+            await first_of(*ends, timeout_s=LINGER_S_MAX)
 
     @asynccontextmanager
     async def listening(self, endpoint: Endpoint) -> AsyncIterator[str]:
         """Accept connections, until the block ends; then say goodbye and release everything. Gives the URL that others
         are told."""
-        runner = web.AppRunner(
-            application(self),
-            access_log=None,
-            logger=_http_log,
-            handle_signals=False,
-            shutdown_timeout=FLUSH_S_MAX,
-            read_bufsize=STREAM_BUFFER_BYTES,
-        )
-        await runner.setup()
-        works = (self._carry_out_commits(), self._save_what_is_promised(), self._forget_what_is_idle())
-        tasks = [asyncio.create_task(work) for work in works]
+        app = application(self, self._gate.middleware)
         try:
-            url = (await listen(runner, endpoint, self.timeouts)).url
-            self._promises.need(Save())  # The first record: from here on it is this life that leads.
-            self._follow()
-            tasks.append(asyncio.create_task(self._show_signs_of_life(url)))
-            yield url
+            async with self._gate.open(app, endpoint, self.timeouts, FLUSH_S_MAX) as found:
+                works = (self._carry_out_commits(), self._save_what_is_promised(), self._forget_what_is_idle())
+                tasks = [asyncio.create_task(work) for work in works]
+                try:
+                    self._promises.need(Save())  # The first record: from here on it is this life that leads.
+                    self._follow()
+                    tasks.append(asyncio.create_task(self._show_signs_of_life(found.url)))
+                    yield found.url
+                finally:
+                    await self._settle_promises()
+                    await self._say_goodbye()
+                    for task in tasks:
+                        task.cancel()
+                    if self._keeper is not None and self._failure is None:
+                        with suppress(OSError):  # Then whoever comes next waits for a lease.
+                            await asyncio.get_running_loop().run_in_executor(self._saver, self._keeper.resign)
         finally:
-            await self._settle_promises()
-            await self._say_goodbye()
-            for task in tasks:
-                task.cancel()
-            if self._keeper is not None and self._failure is None:
-                with suppress(OSError):  # Then whoever comes next waits for a lease.
-                    await asyncio.get_running_loop().run_in_executor(self._saver, self._keeper.resign)
-            await runner.cleanup()
             if self._timer is not None:
                 self._timer.cancel()
             for executor in (self.hashers, self._inspectors, self._committer, self._saver, self._lent):
@@ -322,6 +324,8 @@ class SyncerService:
             if isinstance(event, LearnerDeparted):
                 self.uploads.depart(event.learner, event.incarnation)
                 self._moved_ns.pop((event.learner, event.incarnation), None)
+                peer = self._known.get(event.learner, Peer(""))
+                self.audit.left(event.learner, event.incarnation, event.reason.value, peer)
             if not self.over.is_set() and (line := told(event)) is not None:
                 _log.info("%s", line)
         self._run_log.flush()
@@ -476,6 +480,8 @@ class SyncerService:
         connection = joining if turned_away else self._learners.get((learner, incarnation))
         if connection is None:
             return
+        if isinstance(message, JoinRefused):
+            self.audit.refused(Refused.TURNED_AWAY, connection.peer, f"{learner}: {message.detail}")
         self._send(connection, encode(message))
         if isinstance(message, JoinRefused | Fenced):
             self._promises.send(lambda: connection.close("not a member of this run", WSCloseCode.POLICY_VIOLATION))
@@ -489,16 +495,24 @@ class SyncerService:
             self._seeder = learner, welcome.incarnation
         if joining is None or joining.name != learner:  # It is welcomed once more, as the new seeder.
             return
-        self._known.add(learner)
+        self._known[learner] = joining.peer
         replaced = self._learners.get((learner, welcome.incarnation))
         if replaced is not None:
             replaced.close("this learner has connected anew")
+        self.audit.joined(learner, welcome.incarnation, joining.peer)
         joining.incarnation = welcome.incarnation
         self._learners[learner, welcome.incarnation] = joining
         self._note_connections()
 
     def join(self, connection: Connection, join: Join) -> None:
         """The first message of a learner's connection."""
+        identity = connection.peer.identity
+        if not identity.may_speak_for(join.learner):
+            detail = f"the token {identity.token!r} may only speak for learners whose names begin {identity.learners!r}"
+            self.audit.refused(Refused.NOT_ALLOWED, connection.peer, detail)
+            connection.send(encode(JoinRefused(JoinRefusal.BAD_NAME, detail)))
+            connection.close("not a member of this run", WSCloseCode.POLICY_VIOLATION)
+            return
         self._joining = connection
         try:
             self.receive(join)
@@ -511,6 +525,19 @@ class SyncerService:
             raise RemoteProtocolError(f"{type(message).__name__} is not for learner {connection.name} to say here")
         if not connection.is_closing:
             self.receive(message)
+
+    def end(self, peer: Peer) -> None:
+        """An admin asks for the end of the run."""
+        if not self._ending.is_set():
+            self.audit.ended(peer)
+            name = f"token {peer.identity.token!r}" if peer.identity.token else "a request"
+            self._end_reason = f"{name} from {peer.address} has ended it"
+            self._ending.set()
+
+    @property
+    def is_asked_to_end(self) -> bool:
+        """Whether an admin has asked for the end of the run."""
+        return self._ending.is_set()
 
     def observe(self, connection: Connection) -> None:
         """An observer is here: it is told the newest versions, and from then on every one that follows."""

@@ -13,13 +13,16 @@ import pytest
 from unlockstep.cli import app, exits
 from unlockstep.core.errors import LocalProtocolError, RemoteProtocolError, UsageError
 
+ACCESS = "--ca --cert --key --token-file"
 FLAGS = {
     "syncer": "--config --set --listen --advertise --run-dir --store --standby --no-standby --insecure --no-insecure "
-    "--parent-pid --json --help",
-    "learner": "--syncer --name --shard --shards --slowdown --checkpoint --notice-s --run --parent-pid --json --help",
-    "evaluator": "--syncer --out --name --run --parent-pid --json --help",
-    "status": "--run --json --help",
-    "doctor": "--listen --advertise --run --rates --no-rates --json --help",
+    "--secrets --tls-cert --tls-key --tokens --client-ca --parent-pid --json --help",
+    "learner": "--syncer --name --shard --shards --slowdown --checkpoint --notice-s --run --parent-pid --json --help "
+    + ACCESS,
+    "evaluator": f"--syncer --out --name --run --parent-pid --json --help {ACCESS}",
+    "status": f"--run --json --help {ACCESS}",
+    "stop": f"--run --help {ACCESS}",
+    "doctor": f"--listen --advertise --run --rates --no-rates --json --help {ACCESS}",
     "report": "--check --json --help",
 }
 
@@ -193,13 +196,16 @@ def test_a_standby_without_settings_is_refused_at_once(
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "[::]", "example.org"])
 def test_listening_beyond_this_machine_has_to_be_asked_for(host: str, sentence: Callable[..., str]) -> None:
-    assert f"--listen is {host}:7077, which others can reach" in sentence("syncer", "--listen", host)
+    said = sentence("syncer", "--listen", host)
+    assert f"--listen is {host}:7077, which others can reach, and connections are neither encrypted nor auth" in said
+    assert "give --secrets DIR, made by `unlockstep certs make`" in said
 
 
 @pytest.mark.parametrize(
     "command",
     [
         ("status", NOBODY),
+        ("stop", NOBODY),
         ("learner", "--syncer", NOBODY),
         ("evaluator", "--syncer", NOBODY),
     ],

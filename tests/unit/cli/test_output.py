@@ -44,7 +44,7 @@ def test_status_is_shown_as_a_picture_or_as_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     state = status(learners=(learner_status("site-a"),))
-    monkeypatch.setattr(observer_client, "read_status", lambda url, run: state)
+    monkeypatch.setattr(observer_client, "read_status", lambda url, run, security: state)
     assert app.run(["status", "http://there:7077"]) == 0
     shown = capsys.readouterr().out
     assert "run night" in shown and "site-a" in shown and "waits for" not in shown

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 from aiohttp import web
 
+from unlockstep.net.audit import Peer
 from unlockstep.net.connection import Connection
 
 WAIT_S = 20.0
@@ -24,7 +25,7 @@ async def connected(
         socket = web.WebSocketResponse()
         await socket.prepare(request)
         assert request.transport is not None
-        connection = Connection(socket, request.transport, "peer", messages_max)
+        connection = Connection(socket, request.transport, "peer", Peer("127.0.0.1"), messages_max)
         pump = asyncio.create_task(connection.pump())
         await speak(connection)
         async for _ in socket:

@@ -1,0 +1,27 @@
+"""``unlockstep stop``: end a run in order, from afar."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from unlockstep.cli.access import Ca, Cert, Key, TokenFile
+
+
+def stop(
+    url: Annotated[
+        str, typer.Argument(help="Address of the syncer; of several, with commas.", metavar="URL")
+    ] = "http://127.0.0.1:7077",
+    run: Annotated[str | None, typer.Option(help="Name of the run, if the syncer has several.")] = None,
+    ca: Ca = None,
+    cert: Cert = None,
+    key: Key = None,
+    token_file: TokenFile = None,
+) -> None:
+    """End a run, as SIGTERM of its syncer does: its last rounds are merged, and it can be resumed."""
+    from unlockstep.cli.access import client_security
+    from unlockstep.net.observer_client import end_run
+
+    name = end_run(url, run, client_security(ca, cert, key, token_file))
+    print(f"run {name} is ending")

@@ -9,7 +9,11 @@ import ctypes
 
 ARRAY_BYTES_MIN = 1024 * 1024
 
-_M_MMAP_THRESHOLD = -3
+HEAP_BYTES_KEPT = 16 * 1024 * 1024
+"""What is not in use at the end of the heap, where what a connection brings comes and goes in pieces of 256 KiB: given
+back and asked for again each time, it would have to be cleared each time."""
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Of glibc's ``mallopt``."""
 
 
@@ -24,6 +28,9 @@ def give_back_arrays() -> bool:
         Whether this system's allocator can be told so; otherwise nothing has changed.
     """
     try:
-        return bool(ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, ARRAY_BYTES_MIN))
+        glibc = ctypes.CDLL(None)
+        return bool(
+            glibc.mallopt(_M_MMAP_THRESHOLD, ARRAY_BYTES_MIN) and glibc.mallopt(_M_TRIM_THRESHOLD, HEAP_BYTES_KEPT)
+        )
     except (OSError, AttributeError, TypeError):  # No glibc.
         return False

@@ -81,7 +81,7 @@ class Bodies:
 
     def __init__(self, service: SyncerService) -> None:
         self._service = service
-        self._intake = Intake(service.hashers, service.timeouts)
+        self._intake = Intake(service.hashers, lambda: service.timeouts)
         self._endings: dict[str, asyncio.Task[Answer]] = {}
         """Bodies that are here whole and are being looked at, by key."""
         self._digests: OrderedDict[str, api.ChunkDigests] = OrderedDict()
@@ -157,7 +157,7 @@ class Bodies:
         if part.size is not None and part.size != size:
             status = 413 if part.size > size else 400
             raise Refusal(status, f"the body has {part.size} bytes, exactly {size} are expected")
-        return await self._take(request, announced, part, MemorySink, finish)
+        return await self._take(request, announced, part, self._memory_sink, finish)
 
     # ------------------------------------------------------------------------------------------- contributions
 
@@ -198,10 +198,8 @@ class Bodies:
         size = storehouse.contribution_size(where.fragment)
         if part.size is not None and part.size != size:
             sentence = f"the body has {part.size} bytes, fragment {where.fragment} takes exactly {size}"
-            status, _ = service.take_contribution(
-                announced.key, arrived, Inspection(RefusalReason.WRONG_SIZE, sentence)
-            )
-            raise Refusal(413 if part.size > size else status, sentence)
+            inspection, status = Inspection(RefusalReason.WRONG_SIZE, sentence), 413 if part.size > size else 422
+            return _outcome(*service.take_contribution(announced.key, arrived, inspection, status))
 
         async def finish(upload: Upload) -> Answer:
             inspection = Inspection(RefusalReason.DIGEST_MISMATCH, "the body does not have the digest it was sent with")
@@ -212,7 +210,7 @@ class Bodies:
                 )
             return service.take_contribution(announced.key, arrived, inspection)
 
-        return await self._take(request, announced, part, MemorySink, finish)
+        return await self._take(request, announced, part, self._memory_sink, finish)
 
     # ------------------------------------------------------------------------------------------- states of learners
 
@@ -335,6 +333,9 @@ class Bodies:
             if not announced.digest.chunk_bytes and not upload.is_whole and not upload.is_being_read:
                 service.uploads.forget(upload)  # What comes in one piece begins anew.
         return ""
+
+    def _memory_sink(self, size: int) -> MemorySink:
+        return MemorySink(self._service.buffers.take(size, self._service.now_ns))
 
     async def _end(self, upload: Upload, finish: Finish) -> Answer:
         """A failure is an answer too: several may wait for it, or nobody."""

@@ -25,9 +25,13 @@ from unlockstep.net.uploads import Upload
 BATCH_BYTES = 1024 * 1024
 """Handed to a worker thread at once: more costs memory, less costs time for the handing over."""
 
-TAKE_OVER_S = 5.0
-"""Silence of the request that brings a chunk after which another one that brings the same takes its place. So nobody
-waits for a connection that has died unnoticed."""
+TAKE_OVER_SHARE = 0.5
+"""Of the time in which a body stalls: silence of the request that brings a chunk, after which another one that brings
+the same takes its place. So nobody waits for a connection that has died unnoticed."""
+
+WATCH_SLACK_SHARE = 0.1
+"""Of the time in which a body stalls, what may pass beyond it until that is noticed: the alarm is not set anew with
+every piece."""
 
 Moved = Callable[[int], None]
 """So many more bytes have passed. Raises what ends the transfer."""
@@ -71,10 +75,10 @@ class Intake:
 
     Args:
         workers: threads that write and hash.
-        timeouts: when a body has stalled.
+        timeouts: when a body has stalled, as of now.
     """
 
-    def __init__(self, workers: Executor, timeouts: Timeouts) -> None:
+    def __init__(self, workers: Executor, timeouts: Callable[[], Timeouts]) -> None:
         self._workers = workers
         self._timeouts = timeouts
         self._readers: dict[tuple[str, int], _Reader] = {}
@@ -93,6 +97,7 @@ class Intake:
             TimeoutError: it has stalled. aiohttp's own errors pass through.
         """
         loop, key = asyncio.get_running_loop(), (upload.token, index)
+        take_over_s = TAKE_OVER_SHARE * self._timeouts().stall_s
         with upload.reading():
             while not upload.has(index):
                 other = self._readers.get(key)
@@ -100,10 +105,10 @@ class Intake:
                     await self._bring(key, upload, index, digest, stream, moved)
                     continue
                 try:
-                    async with asyncio.timeout_at(other.moved_s + TAKE_OVER_S):
+                    async with asyncio.timeout_at(other.moved_s + take_over_s):
                         await other.over.wait()
                 except TimeoutError:
-                    if loop.time() - other.moved_s >= TAKE_OVER_S:
+                    if loop.time() - other.moved_s >= take_over_s:
                         other.displace()
                         await other.over.wait()
 
@@ -144,26 +149,29 @@ class Intake:
         """The digest of what has been read."""
         loop, (start, stop) = asyncio.get_running_loop(), upload.grid.span(index)
         hashed, at, filled = hasher(upload.announced.digest.algorithm), start, start
-        watch = ProgressWatch(self._timeouts, loop.time())
+        timeouts = self._timeouts()
+        watch, slack_s = ProgressWatch(timeouts, loop.time()), WATCH_SLACK_SHARE * timeouts.stall_s
         batch: list[bytes] = []
         writing: asyncio.Future[None] | None = None
         try:
-            while filled < stop:
-                async with asyncio.timeout_at(watch.until_s):
+            async with asyncio.timeout_at(watch.until_s + slack_s) as alarm:
+                while filled < stop:
                     piece = await stream.readany()
-                if not piece:
-                    raise CutShort(f"the body ended after {filled - start} of {stop - start} bytes")
-                watch.moved(len(piece), loop.time())
-                filled += len(piece)
-                if filled > stop:
-                    raise RemoteProtocolError(f"the body is longer than the {stop - start} bytes expected")
-                batch.append(piece)
-                moved(len(piece))
-                if filled - at >= BATCH_BYTES or filled == stop:
-                    if writing is not None:
-                        await writing
-                    writing = loop.run_in_executor(self._workers, _write, upload, at, batch, hashed)
-                    at, batch = filled, []
+                    if not piece:
+                        raise CutShort(f"the body ended after {filled - start} of {stop - start} bytes")
+                    filled += len(piece)
+                    if filled > stop:
+                        raise RemoteProtocolError(f"the body is longer than the {stop - start} bytes expected")
+                    batch.append(piece)
+                    moved(len(piece))
+                    watch.moved(len(piece), loop.time())
+                    if watch.until_s > (alarm.when() or 0.0):
+                        alarm.reschedule(watch.until_s + slack_s)
+                    if filled - at >= BATCH_BYTES or filled == stop:
+                        if writing is not None:
+                            await writing
+                        writing = loop.run_in_executor(self._workers, _write, upload, at, batch, hashed)
+                        at, batch = filled, []
         finally:
             if writing is not None:
                 await asyncio.wait([writing])

@@ -63,6 +63,7 @@ from unlockstep.core.syncer import SyncerCore
 from unlockstep.keeper import Keeper, Snapshot, Taken
 from unlockstep.net.api import UPLOADS_REMEMBERED_MAX, state_path
 from unlockstep.net.audit import Audit, Peer, Refused
+from unlockstep.net.buffers import Buffers
 from unlockstep.net.connection import Connection
 from unlockstep.net.gate import Gate
 from unlockstep.net.holds import Holds
@@ -144,9 +145,9 @@ class SyncerService:
         self.timeouts = derive(leases_of(config))
         """Of the syncer's end of every link."""
         self.states = StateFiles()
-        self.uploads, self.holds, self.recent = Uploads(), Holds(), Recent()
-        self._moved_ns: dict[tuple[str, int], int] = {}
-        """By learner and incarnation, when the core was last told that bytes of it are passing."""
+        self.uploads, self.holds, self.recent, self.buffers = Uploads(), Holds(), Recent(), Buffers()
+        self._moved_ns: dict[str, int] = {}
+        """By learner, when the core was last told that bytes of it are passing."""
         self._states_moved_ns: dict[int, int] = {}
         """By ticket, when the core was last told that a state is on its way."""
         self._core = core
@@ -323,7 +324,6 @@ class SyncerService:
         for event in events:
             if isinstance(event, LearnerDeparted):
                 self.uploads.depart(event.learner, event.incarnation)
-                self._moved_ns.pop((event.learner, event.incarnation), None)
                 peer = self._known.get(event.learner, Peer(""))
                 self.audit.left(event.learner, event.incarnation, event.reason.value, peer)
             if not self.over.is_set() and (line := told(event)) is not None:
@@ -449,12 +449,13 @@ class SyncerService:
             self._fail(error)
 
     async def _forget_what_is_idle(self) -> None:
-        """Uploads that nobody goes on with, versions that nobody reads any more."""
+        """Uploads that nobody goes on with, versions that nobody reads any more, memory that nobody needs."""
         while True:
             await asyncio.sleep(SWEEP_S)
             self.uploads.expire(self.now_ns)
             self.holds.expire(self.now_ns)
             self.recent.expire(self.now_ns)
+            self.buffers.expire(self.now_ns)
 
     def _fail(self, error: Exception) -> None:
         """The run cannot go on: what the core or the numbers hold can no longer be trusted."""
@@ -615,11 +616,9 @@ class SyncerService:
 
     def learner_moves(self, learner: str, incarnation: int) -> None:
         """Bytes of a body have come from this start of a learner, or gone to it; the core hears of it now and then."""
-        key, now_ns = (learner, incarnation), self.now_ns
-        if now_ns - self._moved_ns.get(key, -NEVER_NS) < self.config.protocol.lease_ns // SIGNS_PER_LEASE:
-            return
-        if key in self._learners or key in self._moved_ns or self.knows(learner):
-            self._moved_ns[key] = now_ns
+        since_ns = self.now_ns - self._moved_ns.get(learner, -NEVER_NS)
+        if self.knows(learner) and since_ns >= self.config.protocol.lease_ns // SIGNS_PER_LEASE:
+            self._moved_ns[learner] = self.now_ns
             self.receive(Transferring(learner, incarnation))
 
     async def in_worker(self, work: Callable[..., Result], *arguments: object) -> Result:
@@ -632,12 +631,15 @@ class SyncerService:
         while len(self.answers) > UPLOADS_REMEMBERED_MAX:
             self.answers.popitem(last=False)
 
-    def take_contribution(self, upload: str, made: ContributionArrived, inspection: Inspection) -> tuple[int, str]:
-        """Hand an inspected upload to the core, once; returns HTTP status and sentence for its sender."""
+    def take_contribution(
+        self, upload: str, made: ContributionArrived, inspection: Inspection, refused: int = 422
+    ) -> tuple[int, str]:
+        """Hand an inspected upload to the core, once; returns HTTP status (``refused`` if it has a defect) and sentence
+        for its sender."""
         if upload in self.answers:
             return self.answers[upload]
         payload = self._storehouse().hold(made.fragment, inspection)
-        answer = (202, "") if inspection.defect is None else (422, inspection.sentence)
+        answer = (202, "") if inspection.defect is None else (refused, inspection.sentence)
         self.remember(upload, answer)
         self.receive(msgspec.structs.replace(made, norm=inspection.norm, defect=inspection.defect, payload=payload))
         return answer

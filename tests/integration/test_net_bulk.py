@@ -3,57 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
-import aiohttp
 import pytest
 
-from support.live_run import WAIT_S, LiveSyncer, Puppet, live_syncer, small_config
+from support.bulk_stage import BODY_BYTES, TAKEN, on_loop, place, stage
 from unlockstep.core.codec import body_digest
 from unlockstep.core.errors import RemoteProtocolError
 from unlockstep.core.events import ContributionAccepted, FragmentCommitted
-from unlockstep.core.messages import Pull, Settled
+from unlockstep.core.messages import Settled
 from unlockstep.net import api
 from unlockstep.net.bulk import Answer, Bulk
 
-TAKEN = Answer(202, "")
 SIZES = (1, 63, 64, 127, 128, 129, 511, 512, 513)
 """Of chunks; a body of the toy model has 512 bytes."""
-
-
-@asynccontextmanager
-async def stage(folder: Path) -> AsyncIterator[tuple[LiveSyncer, Puppet, Pull]]:
-    """A syncer, and a learner that is asked for a contribution."""
-    async with live_syncer(small_config(), folder) as syncer, aiohttp.ClientSession() as session:
-        learner = syncer.puppet(session, "l0")
-        yield syncer, learner, await learner.start()
-
-
-def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an asynchronous test; pytest sees an ordinary one."""
-
-    def run(tmp_path: Path, **parameters: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(tmp_path, **parameters), 2 * WAIT_S))
-
-    run.__name__, run.__doc__, run.__module__ = test.__name__, test.__doc__, test.__module__
-    return run
-
-
-def place(learner: Puppet, pull: Pull) -> tuple[str, dict[str, str]]:
-    """Where a contribution of one step goes."""
-    query = {
-        "run_id": learner.run_id,
-        "fragment": pull.fragment,
-        "base_version": 0,
-        "c_steps": 1,
-        "c_tokens": 10,
-        "tokens": learner.steps_taken * 10,
-    }
-    path = api.contribution_path("small", pull.round, learner.name, learner.incarnation)
-    return path, {name: str(value) for name, value in query.items()}
 
 
 @pytest.mark.parametrize("chunk_bytes", SIZES)
@@ -62,11 +25,11 @@ def test_a_body_arrives_whole_whatever_chunks_it_is_cut_into(chunk_bytes: int, t
     async def run(tmp_path: Path) -> None:
         async with stage(tmp_path) as (syncer, learner, pull):
             body = learner.body(pull.fragment, 0.25)
-            assert len(body) == 512
+            assert len(body) == BODY_BYTES
             path, query = place(learner, pull)
             bulk, moved = Bulk(syncer.url, chunk_bytes=chunk_bytes, streams=3), list[int]()
             assert await asyncio.to_thread(bulk.upload, path, query, body, moved=moved.append) == TAKEN
-            assert sum(moved) == 512
+            assert sum(moved) == BODY_BYTES
             assert (await learner.hear(Settled)).refusal is None
             (commit,) = await syncer.log.until(FragmentCommitted)
             assert syncer.service.storehouse is not None

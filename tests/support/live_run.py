@@ -125,6 +125,7 @@ async def live_syncer(
     config: RunConfig,
     folder: Path,
     port: int = 0,
+    clock: Callable[[], int] = time.monotonic_ns,
     *,
     host: str = "127.0.0.1",
     security: ServerSecurity = OPEN,
@@ -136,7 +137,7 @@ async def live_syncer(
     core = SyncerCore(run.name, config.protocol, run.steps, run.tokens, "id", dealing=config.data.dealing)
     with Tap(folder / f"run-{next(_LOGS)}.jsonl", header) as log:
         gate = Gate(security, Audit(folder), limits=limits)
-        service = SyncerService(config, core, log, gate=gate)
+        service = SyncerService(config, core, log, clock, gate=gate)
         async with service.listening(Endpoint(host, port, scheme=security.scheme)) as url:
             yield LiveSyncer(config, service, log, url, gate)
 

@@ -263,9 +263,10 @@ class Membership:
         return member
 
     def hear_transfer(self, sign: Transferring, now_ns: int) -> None:
-        """Bytes of this start of a learner are passing: it is alive. One that does not count stays gone."""
+        """Bytes of this start of a learner are passing: it is alive. One that does not count stays gone, and one that
+        has lost its connection has to come back over another one all the same."""
         member = self.current(sign.learner, sign.incarnation)
-        if member is not None:
+        if member is not None and member.state is not MemberState.AWAY:
             member.heard_ns = now_ns
 
     def join(self, learner: str, now_ns: int) -> Member:

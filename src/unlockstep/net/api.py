@@ -197,7 +197,7 @@ class ReaderQuery(msgspec.Struct, frozen=True):
     incarnation: Index = 0
 
 
-class ChunkAnswer(msgspec.Struct, frozen=True):
+class ChunkAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is said of a chunk, of a whole body, or of anything that is refused. Absent fields are empty."""
 
     error: str = ""

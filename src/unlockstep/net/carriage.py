@@ -5,8 +5,9 @@
     run ── serve ── next chunk ── place in the lane ── carry it ── next chunk ...      the caller's thread
              └───── serve ── next chunk ── ...                                         more, as the lane has places
 
-Decides how many threads there are, what is tried again and when, and when a transfer is given up: when it does not move
-any more, or fails over and over. What a chunk is, and how it is carried, is a ``Work``'s.
+Decides how many threads there are, what is tried again and when, when an attempt is given up (too little passes for too
+long), and when all is: attempts fail one after the other, and nothing gets through. What a chunk is, and how it is
+carried, is a ``Work``'s.
 """
 
 from __future__ import annotations
@@ -26,11 +27,44 @@ from unlockstep.net.pace import Bucket
 from unlockstep.net.timeouts import ProgressWatch, Timeouts
 
 FAILURES_MAX = 20
-"""In a row, with no chunk carried in between, after which a transfer is given up."""
+"""Attempts in a row in which nothing got through, after which a transfer is given up, however fast they failed."""
+
+FAILURES_MIN = 3
+"""... and before which it is not, however long they took."""
 
 
 class Again(Exception):
     """The other end cannot just now, or what came is damaged: the chunk may be tried again over the same connection."""
+
+
+class Attempt:
+    """To carry one chunk, by one thread.
+
+    Args:
+        timeouts: what is too slow.
+        moved: told of every byte.
+        over: set when the transfer is.
+    """
+
+    def __init__(self, timeouts: Timeouts, moved: Callable[[int], None], over: threading.Event) -> None:
+        self._watch = ProgressWatch(timeouts, time.monotonic())
+        self._told = moved
+        self._over = over
+
+    def moved(self, count: int) -> None:
+        """So many bytes have passed. Raises OSError if that is too few by now."""
+        self._told(count)
+        now_s = time.monotonic()
+        self._watch.moved(count, now_s)
+        if self._watch.has_stalled(now_s):
+            raise TimeoutError("too little of the body passed for too long")
+
+    def rest(self, bucket: Bucket, count: int) -> None:
+        """So many bytes have passed under a cap: wait until more may."""
+        pause_s = bucket.take(count, time.monotonic_ns()) / NANOSECONDS_PER_SECOND
+        if pause_s:
+            self._over.wait(pause_s)
+            self._watch.excuse(pause_s)
 
 
 class Work(Protocol):
@@ -49,7 +83,7 @@ class Work(Protocol):
     def give_back(self, index: int) -> None:
         """It was taken, and is not done."""
 
-    def carry(self, channel: Channel, index: int) -> None:
+    def carry(self, channel: Channel, index: int, attempt: Attempt) -> None:
         """Raises OSError or ``Again`` if it is to be tried again, RemoteProtocolError if all is in vain."""
 
 
@@ -79,10 +113,12 @@ class Carriage:
         self._cancelled = cancelled
         self._told = moved
         self._timeouts = timeouts
-        self._watch = ProgressWatch(timeouts, time.monotonic())
         self._in_use: set[Channel] = set()
         self._serving = 0
         self._failures = 0
+        """In a row."""
+        self._through_s = time.monotonic()
+        """When something got through last."""
         self._over = threading.Event()
         self._failure: BaseException | None = None
 
@@ -90,7 +126,7 @@ class Carriage:
         """Return when all is done.
 
         Raises:
-            OSError: it does not move any more, fails over and over, or was cancelled.
+            OSError: nothing gets through any more, or it was cancelled.
             RemoteProtocolError: the other end does not have, or want, what is carried.
         """
         self._work = work
@@ -100,6 +136,8 @@ class Carriage:
             self._serve()
             for thread in self._threads:
                 thread.join()
+            if not work.is_done and not work.waiting:
+                self.end(OSError("the syncer has all of it, and does not say what becomes of it"))
         del self._work  # It holds this: together they would hold the body until the collector comes by.
         if self._failure is not None:
             raise self._failure
@@ -114,25 +152,15 @@ class Carriage:
             for channel in self._in_use:
                 channel.cut()
 
-    def moved(self, count: int) -> None:
-        """So many bytes have passed. Raises OSError if that is too few by now."""
-        self._lane.moved(count)
-        now_s = time.monotonic()
+    def got_through(self) -> None:
+        """Something has: what fails now begins to fail."""
         with self.lock:
-            self._watch.moved(count, now_s)
-            stalled = self._watch.has_stalled(now_s)
-            self._told(count)
-        if stalled:
-            self.end(TimeoutError("too little of the body has passed for too long"))
-            raise ConnectionAbortedError("given up")
+            self._failures, self._through_s = 0, time.monotonic()
 
-    def rest(self, bucket: Bucket, count: int) -> None:
-        """So many bytes have passed under a cap: wait until more may."""
-        pause_ns = bucket.take(count, time.monotonic_ns())
-        if pause_ns:
-            with self.lock:
-                self._watch.excuse(pause_ns / NANOSECONDS_PER_SECOND)
-            self._over.wait(pause_ns / NANOSECONDS_PER_SECOND)
+    def _moved(self, count: int) -> None:
+        self._lane.moved(count)
+        with self.lock:
+            self._told(count)
 
     # ------------------------------------------------------------------------------------------- one thread
 
@@ -166,7 +194,7 @@ class Carriage:
         """There is no place in the lane: one thread waits for it, the others go home."""
         with self.lock:
             if not self._over.is_set() and not self._cancelled.is_set() and self._serving == 1:
-                self._watch.excuse(LOOK_S)
+                self._through_s += LOOK_S
                 return True
             self._work.give_back(index)
             self._serving -= 1
@@ -187,14 +215,14 @@ class Carriage:
             if channel is None:
                 channel = self._lane.channel()
             self._use(channel)
-            self._work.carry(channel, index)
+            self._work.carry(channel, index, Attempt(self._timeouts, self._moved, self._over))
         except (Again, OSError) as error:
             pause_s = self._failed(index, error, channel)
         except (RemoteProtocolError, UsageError) as error:
             self.end(error)
             pause_s = 0.0
         else:
-            self._failures = 0
+            self.got_through()
             pause_s = 0.0
         if channel is not None:
             with self.lock:
@@ -211,14 +239,19 @@ class Carriage:
                 channel.cut()
 
     def _failed(self, index: int, error: Exception, channel: Channel | None) -> float:
+        """How long to wait before another attempt."""
         is_stale = isinstance(error, ConnectionError) and channel is not None and not channel.is_fresh
         with self.lock:
             self._work.give_back(index)
             self._failures += not is_stale
-            failures, stalled = self._failures, self._watch.has_stalled(time.monotonic())
+            failures, waited_s = self._failures, time.monotonic() - self._through_s
         if self._cancelled.is_set():
             self.end(ConnectionAbortedError("cancelled"))
-        elif isinstance(error, ssl.SSLCertVerificationError) or stalled or failures >= FAILURES_MAX:
+        elif (
+            isinstance(error, ssl.SSLCertVerificationError)
+            or failures >= FAILURES_MAX
+            or (failures >= FAILURES_MIN and waited_s >= self._timeouts.stall_s)
+        ):
             self.end(error if isinstance(error, OSError) else OSError(str(error)))
         elif not is_stale:
             return self._timeouts.backoff_s_after(failures) * random.uniform(0.5, 1.0)

@@ -4,7 +4,7 @@
 
     begin(method, target, fields)   the head goes out
     send(view)                      bytes of a body, straight from where they are
-    reply()                         the head of the answer
+    reply()                         the head of the answer, all of it
     read(view)                      bytes of its body, straight to where they belong
     text()                          or all of it, if it is small
 
@@ -14,7 +14,8 @@ Decides socket options, and that silence ends a connection. Does not decide what
 
 from __future__ import annotations
 
-import http.client
+import io
+import re
 import select
 import socket
 import ssl
@@ -34,6 +35,17 @@ _NOT_SENT_BYTES = 512 * 1024
 
 _BULK = 0x08
 """``IP_TOS`` of throughput: who shares a queue with small messages lets them pass."""
+
+
+HEAD_BYTES_MAX = 64 * 1024
+"""Of an answer."""
+
+READ_BUFFER_BYTES = 16 * 1024
+"""Where the head of an answer is read to, and the first of its body."""
+
+CONTINUE = 100
+
+_STATUS = re.compile(rb"HTTP/1[.]([01]) ([0-9]{3})(?: .*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +69,19 @@ class Address:
         return f"{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
 
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The head of an answer."""
+
+    status: int
+    fields: dict[str, str]
+    """By name in lower case."""
+    length: int | None
+    """Of the body; None: it is not said, or not as a number."""
+    is_last: bool
+    """The connection is closed after it."""
+
+
 class Channel:
     """A connection that is open, or was.
 
@@ -71,8 +96,10 @@ class Channel:
         self._fields = {"Host": address.authority, **fields}
         self._timeouts = timeouts
         self._socket: socket.socket | None = None
-        self._response: http.client.HTTPResponse | None = None
-        self._left = 0
+        self._reader: io.BufferedReader | None = None
+        self._left: int | None = 0
+        """Bytes of the answer's body that have not been read; None: nobody knows."""
+        self._is_last = False
         self._is_cut = False
         self.is_fresh = True
         """It has carried no request yet. One that has may have been closed meanwhile by the other end."""
@@ -115,8 +142,8 @@ class Channel:
 
     def close(self) -> None:
         """Done with it."""
-        if self._response is not None and self._response.fp is not None:
-            self._response.fp.close()
+        if self._reader is not None:
+            self._reader.close()
         if self._socket is not None:
             with suppress(OSError):
                 self._socket.close()
@@ -153,53 +180,78 @@ class Channel:
 
     # ------------------------------------------------------------------------------------------- being answered
 
-    def reply(self, method: str) -> http.client.HTTPResponse:
-        """The head of the answer. Raises OSError, also if it is no HTTP."""
+    def reply(self) -> Reply:
+        """The head of the answer. Raises OSError, also if it is cut off, or is no HTTP."""
         sock = self._open_socket
         sock.settimeout(self._timeouts.verdict_s)
-        self._response = response = http.client.HTTPResponse(sock, method=method)
-        try:
-            response.begin()
-        except (http.client.HTTPException, ValueError) as error:
-            raise ConnectionResetError(f"the answer is no HTTP: {error or type(error).__name__}") from None
+        if self._reader is None:
+            self._reader = io.BufferedReader(sock.makefile("rb", buffering=0), READ_BUFFER_BYTES)
+        while (reply := _parsed(_head(self._reader))).status == CONTINUE:
+            pass
         sock.settimeout(self._timeouts.stall_s)
-        self._left = response.length or 0
-        self._end_if_read(response)
-        return response
+        self._left = reply.length
+        self._is_last = reply.is_last
+        self._end_if_read()
+        return reply
 
     def read(self, view: memoryview) -> int:
         """Read what has come of the body, at least a byte, into ``view``; returns how much that was. Raises OSError."""
-        response = self._response
-        assert response is not None, "there is no answer to read"
-        count = response.fp.readinto1(view[: self._left])
+        assert self._reader is not None and self._left, "there is nothing to read"
+        count = self._reader.readinto1(view[: self._left])
         if not count:
             raise ConnectionResetError(f"the body ended {self._left} bytes early")
         self._left -= count
-        self._end_if_read(response)
+        self._end_if_read()
         return count
 
     def text(self) -> bytes:
         """All of a small body. Raises OSError, or RemoteProtocolError if it is not small."""
-        response = self._response
-        assert response is not None, "there is no answer to read"
-        try:
-            text = response.read(TEXT_BYTES_MAX + 1)
-        except (http.client.HTTPException, ValueError) as error:
-            raise ConnectionResetError(f"the answer was cut off: {error}") from None
-        if len(text) > TEXT_BYTES_MAX:
-            raise RemoteProtocolError(f"the answer has more than {TEXT_BYTES_MAX} bytes")
-        self._is_read, self.is_fresh = not response.will_close, False
-        return text
+        if self._left is None or self._left > TEXT_BYTES_MAX:
+            raise RemoteProtocolError(f"the answer has {self._left or 'nobody knows how many'} bytes")
+        text = bytearray(self._left)
+        view = memoryview(text)
+        while view:
+            view = view[self.read(view) :]
+        return bytes(text)
 
-    def _end_if_read(self, response: http.client.HTTPResponse) -> None:
-        if response.length is not None and not self._left:
-            self._is_read, self.is_fresh = not response.will_close, False
+    def _end_if_read(self) -> None:
+        if self._left == 0:
+            self._is_read, self.is_fresh = not self._is_last, False
 
     @property
     def _open_socket(self) -> socket.socket:
         if self._socket is None or self._is_cut:
             raise ConnectionAbortedError("cancelled")
         return self._socket
+
+
+def _head(reader: io.BufferedReader) -> list[bytes]:
+    """The lines of the head of an answer, without their ends. Raises OSError."""
+    lines, size = list[bytes](), 0
+    while True:
+        line = reader.readline(HEAD_BYTES_MAX)
+        size += len(line)
+        if not line.endswith(b"\n"):
+            raise ConnectionResetError("the connection was closed before the answer" if not size else "it was cut off")
+        if size > HEAD_BYTES_MAX:
+            raise ConnectionResetError("what answers is no HTTP")
+        if not (line := line.rstrip(b"\r\n")):
+            return lines
+        lines.append(line)
+
+
+def _parsed(lines: list[bytes]) -> Reply:
+    found = _STATUS.fullmatch(lines[0]) if lines else None
+    if found is None:
+        raise ConnectionResetError("what answers is no HTTP")
+    fields = {}
+    for line in lines[1:]:
+        name, _, value = line.decode("latin-1").partition(":")
+        fields[name.strip().lower()] = value.strip()
+    length = fields.get("content-length", "")
+    is_last = found[1] == b"0" or fields.get("connection", "").lower() == "close"
+    is_known = length.isascii() and length.isdecimal() and "transfer-encoding" not in fields
+    return Reply(int(found[2]), fields, int(length) if is_known else None, is_last)
 
 
 def _lower(connection: socket.socket, family: int) -> None:

@@ -21,7 +21,7 @@ import msgspec
 from unlockstep.core.digests import digest_of, hasher
 from unlockstep.core.errors import RemoteProtocolError
 from unlockstep.net import api
-from unlockstep.net.carriage import Again, Carriage
+from unlockstep.net.carriage import Again, Attempt, Carriage
 from unlockstep.net.channel import Channel
 from unlockstep.net.pace import Bucket
 from unlockstep.net.ranges import BodyDigest, Grid, Span, parse_content_range, range_field
@@ -166,7 +166,7 @@ class Downloading:
     def give_back(self, index: int) -> None:
         self._chunks.give_back(index)
 
-    def carry(self, channel: Channel, index: int) -> None:
+    def carry(self, channel: Channel, index: int, attempt: Attempt) -> None:
         source, rest = self._source, self._chunks.rest(index)
         fields = {}
         if rest.size != self._grid.size:
@@ -177,8 +177,9 @@ class Downloading:
             count = channel.read(self._view[rest.start : min(rest.stop, rest.start + self._bucket.piece_bytes)])
             self._chunks.filled(index, count)
             rest = Span(rest.start + count, rest.stop)
-            self._carriage.moved(count)
-            self._carriage.rest(self._bucket, count)
+            attempt.moved(count)
+            attempt.rest(self._bucket, count)
+            self._carriage.got_through()
         if self._digests:
             self._check(index)
         with self._carriage.lock:
@@ -187,17 +188,17 @@ class Downloading:
             self._hash()
 
     def _require(self, channel: Channel, rest: Span, is_range: bool) -> None:
-        response = channel.reply("GET")
+        response = channel.reply()
         if response.status in _NOT_NOW:
             channel.text()
             raise Again(f"status {response.status}")
         if response.status != (206 if is_range else 200):
             sentence = _sentence(channel.text()) if response.status >= 400 else "it is not the body announced"
             raise RemoteProtocolError(f"{self._source.path} is not to be had (status {response.status}): {sentence}")
-        if response.headers.get("ETag", f'"{self._source.digest}"') != f'"{self._source.digest}"':
+        if response.fields.get("etag", f'"{self._source.digest}"') != f'"{self._source.digest}"':
             raise RemoteProtocolError(f"{self._source.path} is another body than the one announced")
         if is_range:
-            span, size = parse_content_range(response.headers.get("Content-Range", ""))
+            span, size = parse_content_range(response.fields.get("content-range", ""))
             if span != rest or size != self._grid.size:
                 raise RemoteProtocolError(f"{rest.start} to {rest.stop} were asked for, and {span} of {size} came")
         if response.length != rest.size:
@@ -275,9 +276,9 @@ class _Asking:
     def give_back(self, index: int) -> None:
         self._is_waiting = True
 
-    def carry(self, channel: Channel, index: int) -> None:
+    def carry(self, channel: Channel, index: int, attempt: Attempt) -> None:
         channel.begin("GET", self._path, {})
-        status, text = channel.reply("GET").status, channel.text()
+        status, text = channel.reply().status, channel.text()
         if status in _NOT_NOW:
             raise Again(f"status {status}")
         if status != 200:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from unlockstep.net import api
-from unlockstep.net.carriage import Again, Carriage
+from unlockstep.net.carriage import Again, Attempt, Carriage
 from unlockstep.net.channel import Channel
 from unlockstep.net.pace import Bucket
 from unlockstep.net.ranges import BodyDigest, Grid, Span, content_range, no_content_range
@@ -129,21 +129,21 @@ class Uploading:
     def give_back(self, index: int) -> None:
         self._chunks.give_back(index)
 
-    def carry(self, channel: Channel, index: int) -> None:
+    def carry(self, channel: Channel, index: int, attempt: Attempt) -> None:
         if self._digest.chunk_bytes and self._doubtful:
             channel.begin("PUT", self._target, self._fields(None, 0))
             self._doubtful = False
             if self._hear(channel, index):
                 return
         try:
-            self._send(channel, index)
+            self._send(channel, index, attempt)
             if not self._hear(channel, index) and self._answer is None:
                 raise Again("the syncer does not have what was sent to it")
         except OSError:
             self._doubtful = True
             raise
 
-    def _send(self, channel: Channel, index: int) -> None:
+    def _send(self, channel: Channel, index: int, attempt: Attempt) -> None:
         span = self._grid.span(index)
         channel.begin("PUT", self._target, self._fields(span, index))
         view = self._body[span.start : span.stop]
@@ -151,8 +151,8 @@ class Uploading:
             while view:
                 count = channel.send(view[: self._bucket.piece_bytes])
                 view = view[count:]
-                self._carriage.moved(count)
-                self._carriage.rest(self._bucket, count)
+                attempt.moved(count)
+                attempt.rest(self._bucket, count)
                 if view and channel.is_answered():
                     channel.break_off()
                     return
@@ -163,7 +163,7 @@ class Uploading:
 
     def _hear(self, channel: Channel, index: int) -> bool:
         """Whether the syncer has this chunk now, or has said its last word."""
-        status = channel.reply("PUT").status
+        status = channel.reply().status
         text = channel.text()
         try:
             answer = msgspec.json.decode(text, type=api.ChunkAnswer)

@@ -20,9 +20,11 @@ from unlockstep.core.events import (
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND as SECOND_NS
 from unlockstep.core.ids import NEVER_NS
 from unlockstep.core.messages import (
+    Disconnected,
     Fenced,
     JoinRefused,
     SeedArrived,
+    Transferring,
     VersionNotice,
     Welcome,
 )
@@ -87,7 +89,7 @@ def test_silence_for_a_whole_lease_ends_it() -> None:
     assert stage.states == {"a": "live", "b": "gone"}
 
 
-@pytest.mark.parametrize("sign", ["heartbeat", "step", "contribution", "join"])
+@pytest.mark.parametrize("sign", ["heartbeat", "step", "contribution", "join", "bytes"])
 def test_every_sign_of_life_renews_a_lease(sign: str) -> None:
     stage = running("a")
     stage.step("a")
@@ -101,7 +103,25 @@ def test_every_sign_of_life_renews_a_lease(sign: str) -> None:
             stage.contribute("a")
         case "join":
             stage.join("a", incarnation=1)
+        case "bytes":
+            stage.tell(Transferring("a", 1))
     assert stage.core.next_deadline_ns() == stage.now_ns + LEASE_NS
+
+
+@pytest.mark.parametrize("which", ["of nobody", "of another start", "without a connection"])
+def test_bytes_that_prove_nothing_renew_no_lease(which: str) -> None:
+    stage = running("a")
+    until_ns = stage.core.next_deadline_ns()
+    stage.wait(LEASE_NS // 2)
+    match which:
+        case "of nobody":
+            stage.tell(Transferring("b", 1))
+        case "of another start":
+            stage.tell(Transferring("a", 2))
+        case "without a connection":
+            stage.tell(Disconnected("a", 1))
+            stage.tell(Transferring("a", 1))
+    assert stage.core.next_deadline_ns() == until_ns
 
 
 def test_a_learner_stopped_and_continued_after_its_eviction_goes_on_where_it_was() -> None:

@@ -37,6 +37,7 @@ from unlockstep.net.ranges import (
     parse_content_range,
     parse_range,
 )
+from unlockstep.net.sockets import carry_bulk
 from unlockstep.net.state_files import FileSink, StateFile
 from unlockstep.net.timeouts import ProgressWatch
 from unlockstep.net.uploads import Announced, Full, MemorySink, Sink, Upload
@@ -376,6 +377,8 @@ class Bodies:
         await response.prepare(request)
         if request.method == "HEAD":
             return response
+        if request.transport is not None:
+            carry_bulk(request.transport.get_extra_info("socket"))
         now_s = asyncio.get_running_loop().time
         watch = ProgressWatch(self._service.timeouts, now_s())
         with begun(request):

@@ -24,18 +24,11 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from unlockstep.core.errors import RemoteProtocolError
-from unlockstep.net.sockets import watch_over
+from unlockstep.net.sockets import carry_bulk, watch_over
 from unlockstep.net.timeouts import Timeouts
 
 TEXT_BYTES_MAX = 16 * 1024 * 1024
 """Largest answer that is no body of a fragment or state: digests of 2**17 chunks."""
-
-_NOT_SENT_BYTES = 512 * 1024
-"""What the system takes of a body before it is on the wire: so what has been sent is known, and queues stay short."""
-
-_BULK = 0x08
-"""``IP_TOS`` of throughput: who shares a queue with small messages lets them pass."""
-
 
 HEAD_BYTES_MAX = 64 * 1024
 """Of an answer."""
@@ -119,7 +112,7 @@ class Channel:
                 connection.settimeout(self._timeouts.connect_s)
                 connection.connect(where)
                 watch_over(connection, self._timeouts)
-                _lower(connection, family)
+                carry_bulk(connection)
                 if context is not None:
                     self._socket = context.wrap_socket(connection, server_hostname=host)
                     if self._is_cut:  # Between the two sockets.
@@ -252,14 +245,3 @@ def _parsed(lines: list[bytes]) -> Reply:
     is_last = found[1] == b"0" or fields.get("connection", "").lower() == "close"
     is_known = length.isascii() and length.isdecimal() and "transfer-encoding" not in fields
     return Reply(int(found[2]), fields, int(length) if is_known else None, is_last)
-
-
-def _lower(connection: socket.socket, family: int) -> None:
-    """Let small messages pass. What a system does not know is left out."""
-    is_4 = family == socket.AF_INET
-    level, name = (socket.IPPROTO_IP, "IP_TOS") if is_4 else (socket.IPPROTO_IPV6, "IPV6_TCLASS")
-    options = ((socket.IPPROTO_TCP, "TCP_NOTSENT_LOWAT", _NOT_SENT_BYTES), (level, name, _BULK))
-    for level, name, value in options:
-        if hasattr(socket, name):
-            with suppress(OSError):
-                connection.setsockopt(level, getattr(socket, name), value)

@@ -18,7 +18,7 @@ from unlockstep.core.messages import MESSAGE_BYTES_MAX
 from unlockstep.net.courier import client_session
 from unlockstep.net.link_meter import LinkMeter
 from unlockstep.net.security import ClientSecurity
-from unlockstep.net.sockets import round_trip_s, watch_over
+from unlockstep.net.sockets import carry_messages, round_trip_s, watch_over
 
 ROUND_TRIPS = 2
 """Of an attempt, at least: one for the connection, one for the upgrade."""
@@ -62,6 +62,7 @@ async def control_connection(
             raw = socket.get_extra_info("socket")
             if raw is not None:
                 watch_over(raw, timeouts)
+                carry_messages(raw)
                 measured_s = round_trip_s(raw) or measured_s
             meter.answered(measured_s)
             yield socket

@@ -28,6 +28,7 @@ from unlockstep.net.gate import PEER
 from unlockstep.net.page import PAGE, PAGE_HEADERS
 from unlockstep.net.probe import Probes
 from unlockstep.net.roles import may_say
+from unlockstep.net.sockets import carry_messages
 
 if TYPE_CHECKING:
     from unlockstep.net.syncer_service import SyncerService
@@ -111,6 +112,7 @@ class _Resources:
             raise Refusal(400, "this is a WebSocket: ask for an upgrade")
         await socket.prepare(request)
         assert request.transport is not None, "the upgrade has just been written to it"
+        carry_messages(request.transport.get_extra_info("socket"))
         connection = Connection(socket, request.transport, observer or "", request[PEER])
         pump = asyncio.create_task(connection.pump())
         try:

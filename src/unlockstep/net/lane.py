@@ -1,12 +1,13 @@
 """One direction of the way to a syncer: how many requests are under way at once, and which connections they use.
 
-Decides who may begin another request, and when the throughput of so many is measured: while no place is free. How many
-there are is ``streams``' decision.
+Decides who may begin another request: who has waited longest, so that no transfer waits for all of another one. Decides
+also when the throughput of so many is measured: while no place is free. How many there are is ``streams``' decision.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 
 from unlockstep.net.channel import Channel
@@ -31,6 +32,8 @@ class Lane:
         self._now_ns = now_ns
         self._changed = threading.Condition()
         self._taken = 0
+        self._waiting: deque[object] = deque()
+        """Who wants a place, who came first first."""
         self._idle: list[Channel] = []
         self._full_since_ns: int | None = None
         self._bytes = 0
@@ -41,16 +44,22 @@ class Lane:
         return self._streams.number
 
     def enter(self, wait: Callable[[], bool]) -> bool:
-        """Take a place. If none is free, wait for one as long as ``wait`` says so."""
+        """Take a place. If none is free, or others wait for one, wait as long as ``wait`` says so."""
         with self._changed:
-            while self._taken >= self._streams.number:
-                if not wait():
-                    return False
-                self._changed.wait(LOOK_S)
-            self._measure()
-            self._taken += 1
-            self._measure()
-            return True
+            me = object()
+            self._waiting.append(me)
+            try:
+                while self._waiting[0] is not me or self._taken >= self._streams.number:
+                    if not wait():
+                        return False
+                    self._changed.wait(LOOK_S)
+                self._measure()
+                self._taken += 1
+                self._measure()
+                return True
+            finally:
+                self._waiting.remove(me)
+                self._changed.notify_all()
 
     def leave(self) -> None:
         """Give the place back."""
@@ -58,7 +67,7 @@ class Lane:
             self._measure()
             self._taken -= 1
             self._measure()
-            self._changed.notify()
+            self._changed.notify_all()
 
     def moved(self, count: int) -> None:
         """So many bytes have passed."""

@@ -50,8 +50,16 @@ from unlockstep.net.porter import Porter, connector, fetch_size
 from unlockstep.net.timeouts import Timeouts
 
 WORKERS = 2
+
+SMALL_BYTES = 4 * 1024 * 1024
+"""Up to so many are computed with at once, in a quarter of a millisecond: to hand the work to another thread would cost
+the training thread more, as both have to wait for the interpreter lock."""
+
 LIVES_MAX = 2
 """Carriers that may die under one job: it may be the job that kills them."""
+
+LARGE = float("inf")
+"""Of what is always computed with in a worker."""
 
 THREADS_MAX = 16
 """Jobs at once in threads of this process. Whoever asks allows fewer."""
@@ -168,9 +176,10 @@ class Courier:
             outer_gradient(made.anchor, made.local, out=parcel.floats(made.local.size))
             return parcel
 
-        return await self._send(
-            pack, lambda number, size, timeouts: Contribute(number, size, timeouts, *key, self._codec, path, query)
-        )
+        def make(number: int, size: int, timeouts: Timeouts) -> Contribute:
+            return Contribute(number, size, timeouts, *key, self._codec, path, query)
+
+        return await self._send(4 * made.local.size, pack, make)
 
     def forget(self, handed_over: HandedOver) -> None:
         """A contribution is settled, and will not be uploaded again."""
@@ -184,9 +193,10 @@ class Courier:
             np.copyto(parcel.floats(values.size), values)
             return parcel
 
-        return await self._send(
-            pack, lambda number, size, timeouts: Seed(number, size, timeouts, fragment, path, query)
-        )
+        def make(number: int, size: int, timeouts: Timeouts) -> Seed:
+            return Seed(number, size, timeouts, fragment, path, query)
+
+        return await self._send(4 * values.size, pack, make)
 
     async def give_state(self, donated: list[Donated], path: str, query: dict[str, str]) -> Answered:
         """Upload what another learner is to go on with. It is taken out of the list, so that there are not two of it
@@ -202,11 +212,12 @@ class Courier:
             encode_state(donated.pop(), self._layout, make_room)
             return packed[0]
 
-        answered, parcel = await self._upload(
-            pack, lambda number, size, timeouts: GiveState(number, size, timeouts, path, query)
-        )
-        if parcel is not None:  # In a worker: it takes the system a while to take back the pages of a whole state.
-            await self._in_worker(self._carrier.take_back, parcel)
+        def make(number: int, size: int, timeouts: Timeouts) -> GiveState:
+            return GiveState(number, size, timeouts, path, query)
+
+        answered, parcel = await self._upload(LARGE, pack, make)
+        if parcel is not None:  # It takes the system a while to take back the pages of a whole state.
+            await self._work(LARGE, self._carrier.take_back, parcel)
         return answered
 
     # ------------------------------------------------------------------------------------------- down
@@ -221,32 +232,32 @@ class Courier:
             raise RemoteProtocolError(f"fragment {notice.fragment} is not part of this model")
         codec = self._downloads[notice.fragment]
         size, path = fetch_size(codec), api.version_path(self._run, notice.fragment, notice.version)
-        parcel = await self._in_worker(self._carrier.pack, size)
+        parcel = await self._work(size, self._carrier.pack, size)
         laid = await self._receive(
             lambda number, size, timeouts: Fetch(number, size, timeouts, notice, path, query), parcel
         )
-        return await self._in_worker(self._carrier.unpack, parcel, laid.offset, codec.size)
+        return await self._work(size, self._carrier.unpack, parcel, laid.offset, codec.size)
 
     async def take_state(self, path: str, query: dict[str, str], size: int, digest: str) -> Donated:
         """What another learner gives. Its arrays are views of the memory it has arrived in. Raises as ``fetch``."""
-        parcel = await self._in_worker(self._carrier.pack, size)
+        parcel = await self._work(LARGE, self._carrier.pack, size)
         await self._receive(
             lambda number, size, timeouts: TakeState(number, size, timeouts, path, query, digest), parcel
         )
-        return await self._in_worker(decode_state, parcel.bytes.data, self._layout)
+        return await self._work(LARGE, decode_state, parcel.bytes.data, self._layout)
 
     # ------------------------------------------------------------------------------------------- either way
 
-    async def _send(self, pack: Callable[[], Parcel], make: MakeJob) -> Answered:
-        answered, parcel = await self._upload(pack, make)
+    async def _send(self, size: int, pack: Callable[[], Parcel], make: MakeJob) -> Answered:
+        answered, parcel = await self._upload(size, pack, make)
         if parcel is not None:
             self._carrier.take_back(parcel)
         return answered
 
-    async def _upload(self, pack: Callable[[], Parcel], make: MakeJob) -> tuple[Answered, Parcel | None]:
+    async def _upload(self, size: float, pack: Callable[[], Parcel], make: MakeJob) -> tuple[Answered, Parcel | None]:
         """What has come of it, and the parcel, if nobody else may still be reading from it."""
         try:
-            parcel = await self._in_worker(pack)
+            parcel = await self._work(size, pack)
             result = await self._carry(make, parcel)
         except OSError as error:
             return Answered(NOBODY, 0, str(error)), None
@@ -277,7 +288,10 @@ class Courier:
             self._meter.moved("up" if isinstance(result, Answered) else "down", passage.size_bytes, passage.seconds)
         return result
 
-    async def _in_worker(self, work: Callable[..., Outcome], *arguments: object) -> Outcome:
+    async def _work(self, size: float, work: Callable[..., Outcome], *arguments: object) -> Outcome:
+        """Compute with so many bytes."""
+        if size <= SMALL_BYTES:
+            return work(*arguments)
         return await asyncio.get_running_loop().run_in_executor(self._workers, work, *arguments)
 
 

@@ -225,6 +225,42 @@ def _normal(path: str) -> str:
     return "/".join(parts)
 
 
+# -------------------------------------------------------------------------------------------------- code in data
+
+
+UNPICKLING_MODULES = frozenset({"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"})
+"""What they read may be code, or call it."""
+
+_EXECUTING = frozenset({"eval", "exec", "compile", "__import__"})
+_IMPORT_BY_NAME = ("src/unlockstep/__init__.py", "src/unlockstep/models/factory.py")
+"""The first imports names from its own table; the second is where a name from the settings becomes code, and
+``cli.trust`` stands before it."""
+
+
+def code_in_data(source: Source) -> Iterator[str]:
+    """Anything by which bytes or text that came from elsewhere could be executed."""
+    for node in source.nodes:
+        for module in imported_modules(source, node):
+            if module.split(".")[0] in UNPICKLING_MODULES:
+                yield source.at(node, f"imports {module}: what it reads may execute code")
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        keywords = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+        if called in _EXECUTING:
+            yield source.at(node, f"calls {called}()")
+        if called.endswith("torch.load") and keywords.get("weights_only") != "True":
+            yield source.at(node, "calls torch.load without weights_only=True, which unpickles")
+        if called in ("np.load", "numpy.load") and keywords.get("allow_pickle", "False") != "False":
+            yield source.at(node, "calls numpy.load with allow_pickle")
+        if called.endswith("import_module") and source.path not in _IMPORT_BY_NAME:
+            yield source.at(node, "imports a module by a name that is not written here")
+        if called in ("os.system", "os.popen") or keywords.get("shell") == "True":
+            yield source.at(node, "has a shell read a command line")
+        if called in ("yaml.load", "yaml.unsafe_load") or keywords.get("trust_remote_code", "False") != "False":
+            yield source.at(node, f"calls {called} in a way that runs what it reads")
+
+
 # -------------------------------------------------------------------------------------------------------- imports
 
 

@@ -19,6 +19,7 @@ RULES: dict[str, tuple[Callable[[Source], Iterator[str]], tuple[str, ...]]] = {
     "core is pure": (rules.impure_core, ("src/unlockstep/core/",)),
     "the environment is read where a process begins": (rules.environment_read, ("src/",)),
     "tests do not sleep": (rules.sleep, ("tests/",)),
+    "no data is executed": (rules.code_in_data, ("src/",)),
 }
 
 LONG_BODY = "\n".join("    x = 1" for _ in range(61))
@@ -54,6 +55,21 @@ BAD = [
     (rules.sleep, "import time\ntime.sleep(0.1)"),
     (rules.sleep, "from time import sleep\nsleep(1)"),
     (rules.sleep, "async def f():\n    await asyncio.sleep(0.01)"),
+    (rules.code_in_data, "import pickle"),
+    (rules.code_in_data, "from pickle import loads"),
+    (rules.code_in_data, "def late():\n    import shelve"),
+    (rules.code_in_data, "x = marshal.loads\nimport marshal"),
+    (rules.code_in_data, "x = eval(text)"),
+    (rules.code_in_data, "exec(text, {})"),
+    (rules.code_in_data, "torch.load(path)"),
+    (rules.code_in_data, "torch.load(path, weights_only=False)"),
+    (rules.code_in_data, "np.load(path, allow_pickle=True)"),
+    (rules.code_in_data, "np.load(path, allow_pickle=given)"),
+    (rules.code_in_data, "importlib.import_module(name)"),
+    (rules.code_in_data, "os.system(line)"),
+    (rules.code_in_data, "subprocess.run(line, shell=True)"),
+    (rules.code_in_data, "yaml.load(text)"),
+    (rules.code_in_data, "AutoModel.from_pretrained(name, trust_remote_code=True)"),
     (rules.private_folder, "path = '/ho" + "me/ada/x'"),
     (rules.private_folder, "see /wo" + "rk/main"),
 ]
@@ -66,6 +82,7 @@ GOOD = [
     (rules.impure_core, "for x in sorted(set(y)): ...\nz = len({1, 2})\nimport math\n"),
     (rules.environment_read, "import os\nos.truncate('x', 0)"),
     (rules.sleep, "async def f():\n    await asyncio.sleep(0)"),
+    (rules.code_in_data, "model.eval()\nnp.load(p)\ntorch.load(p, weights_only=True)\nre.compile(p)\nimport json"),
     (rules.private_folder, "see https://example.org/home/ada and ~/src/x and docs/src/y"),
 ]
 

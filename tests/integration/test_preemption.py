@@ -88,7 +88,7 @@ def ring(start: Start, folder: Path, notice_s: float) -> tuple[str, dict[str, su
     for number, name in enumerate("ab"):
         share = ("--shard", str(number), "--shards", "2")
         processes[name] = start(
-            "learner", "--syncer", url, "--name", name, *share, *slowly, "--notice-s", str(notice_s)
+            "learner", "--syncer", url, "--trust-syncer", "--name", name, *share, *slowly, "--notice-s", str(notice_s)
         )
     until(url, lambda status: min(status.versions, default=0) >= 2 and merged(status, "a") and merged(status, "b"))
     return url, processes

@@ -32,6 +32,8 @@ from unlockstep.integrations.torch_loop import Learner
 from unlockstep.learners import checkpoint
 
 ENDS_S_MAX = 5.0
+TRUST = ("--trust-syncer",)
+"""The text is a file, and the model is code of the tests."""
 
 
 @pytest.fixture
@@ -99,10 +101,23 @@ def test_a_run_through_the_command_line(start: Start, tmp_path: Path) -> None:
     assert syncer.stdout is not None
     url = json.loads(syncer.stdout.readline())["url"]
     learners = [
-        start("learner", "--syncer", url, "--name", f"l{i}", "--shard", str(i), "--shards", "2", *extra, "--json")
+        start(
+            "learner",
+            "--syncer",
+            url,
+            *TRUST,
+            "--name",
+            f"l{i}",
+            "--shard",
+            str(i),
+            "--shards",
+            "2",
+            *extra,
+            "--json",
+        )
         for i, extra in enumerate([(), ("--slowdown", "1.5")])
     ]
-    evaluator = start("evaluator", "--syncer", url, "--out", str(model), "--json")
+    evaluator = start("evaluator", "--syncer", url, *TRUST, "--out", str(model), "--json")
     shown = start("status", url, "--json")
     assert msgspec.json.decode(finished(shown)[1], type=Status).run == "small"
 
@@ -138,7 +153,15 @@ def test_a_learner_leaves_in_order_when_told_to(start: Start, tmp_path: Path) ->
         slowly = ("--slowdown", "100")  # A step takes microseconds: the run log would fill faster than it is read.
         learners = {
             name: start(
-                "learner", "--syncer", syncer.url, "--name", name, "--checkpoint", str(tmp_path / name), *slowly
+                "learner",
+                "--syncer",
+                syncer.url,
+                *TRUST,
+                "--name",
+                name,
+                "--checkpoint",
+                str(tmp_path / name),
+                *slowly,
             )
             for name in ("a", "b")
         }
@@ -178,7 +201,7 @@ def test_a_process_ends_when_its_parent_is_gone(start: Start, tmp_path: Path) ->
 def test_an_evaluator_stops_while_it_waits_for_parameters(start: Start, tmp_path: Path) -> None:
     """C29: there is nothing to evaluate yet, and nothing is saved."""
     with syncer_thread(config(tmp_path), tmp_path) as syncer:
-        evaluator = start("evaluator", "--syncer", syncer.url, "--out", str(tmp_path / "model"))
+        evaluator = start("evaluator", "--syncer", syncer.url, *TRUST, "--out", str(tmp_path / "model"))
         assert evaluator.stderr is not None and "waits for the first parameters" in evaluator.stderr.readline()
         code, _, err = ends_after(evaluator, signal.SIGTERM)
     assert code == exits.SIGNALLED + signal.SIGTERM and "Traceback" not in err, err
@@ -194,7 +217,7 @@ def refusal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...,
 
     def refused(code: int = exits.USAGE, **sections: Any) -> str:
         with syncer_thread(config(tmp_path, **sections), tmp_path) as syncer:
-            assert app.run(["learner", "--syncer", syncer.url, "--name", "a"]) == code
+            assert app.run(["learner", "--syncer", syncer.url, *TRUST, "--name", "a"]) == code
         lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
         assert len(lines) == 1
         return lines[0]
@@ -230,5 +253,5 @@ def test_another_model_than_the_runs_is_refused(tmp_path: Path, capsys: pytest.C
         model = tiny_lm(256)
         with Learner(model, torch.optim.SGD(model.parameters(), lr=0.1), syncer=syncer.url, name="a"):
             syncer.live.service.config = settings  # Learners read one thing, the run has begun with another.
-            assert app.run(["learner", "--syncer", syncer.url, "--name", "b"]) == exits.FAILED
+            assert app.run(["learner", "--syncer", syncer.url, *TRUST, "--name", "b"]) == exits.FAILED
     assert "error: learner b cannot take part: " in capsys.readouterr().err

@@ -105,6 +105,7 @@ def learner(folder: Path, arguments: list[str]) -> int:
     parser = argparse.ArgumentParser()
     for name, kind in {"syncer": str, "name": str, "shard": int, "shards": int, "parent-pid": int}.items():
         parser.add_argument(f"--{name}", type=kind, required=True)
+    parser.add_argument("--trust-syncer", action="store_true", help="not needed: nothing of a toy is named")
     parser.add_argument("--checkpoint", help="not used: all that a toy learner remembers is its place in the data")
     parser.add_argument("--elements", type=int, default=ELEMENTS, help="of each layer")
     parser.add_argument("--noise", type=float, default=0.5, help="of the optimum that is seen")

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unlockstep.cli.access import Ca, Cert, Key, TokenFile
+from unlockstep.cli.trust import Trust, require_trusted
 from unlockstep.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def evaluator(
     out: Annotated[Path | None, typer.Option(help="Folder the final model is saved to.")] = None,
     name: Annotated[str, typer.Option(help="Name under which losses are reported.")] = "evaluator",
     run: Annotated[str | None, typer.Option(help="Name of the run, if the syncer has several.")] = None,
+    trust_syncer: Trust = False,
     ca: Ca = None,
     cert: Cert = None,
     key: Key = None,
@@ -59,6 +61,7 @@ def evaluator(
         check_can_save(out)
     security = client_security(ca, cert, key, token_file)
     config = run_config.loads(read_config(syncer, run, security), source=f"the configuration from {syncer}")
+    require_trusted(config, trust_syncer)
     with stop_request(parent_pid) as stop:
         line = Line(config, syncer, name, security)
         examiner = asyncio.run(_until_stopped(_observe(config, line, as_json), stop))

@@ -14,6 +14,7 @@ import typer
 
 from unlockstep.cli.access import Ca, Cert, Key, TokenFile
 from unlockstep.cli.exits import ENDING_S_MAX
+from unlockstep.cli.trust import Trust, require_trusted
 
 LEAVING_SHARE = 0.5
 """Of the time a process is given to end: for handing over. The rest is for the step it is in."""
@@ -47,6 +48,7 @@ def learner(
         float, typer.Option(help="Seconds from SIGTERM until this process must be gone; handing over takes most of it.")
     ] = ENDING_S_MAX,
     run: Annotated[str | None, typer.Option(help="Name of the run, if the syncer has several.")] = None,
+    trust_syncer: Trust = False,
     ca: Ca = None,
     cert: Cert = None,
     key: Key = None,
@@ -74,6 +76,7 @@ def learner(
     log_to_stderr(name or "learner")
     security = client_security(ca, cert, key, token_file)
     config = run_config.loads(read_config(syncer, run, security), source=f"the configuration from {syncer}")
+    require_trusted(config, trust_syncer)
     with stop_request(parent_pid, notice_s) as stop:
         with loading(config):
             backend = new_backend(config, shard, shards)

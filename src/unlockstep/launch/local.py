@@ -239,7 +239,8 @@ class LocalRun:
             config = ("--config", str(self._folder / "config.toml"))
             listen = ("--listen", f"127.0.0.1:{self._url.rpartition(':')[2] or '0'}")
             return (*self._program, "syncer", *config, *listen, "--run-dir", str(self._folder), *self._tie())
-        address = ("--syncer", self._url)
+        # Who started all of them wrote the settings, too.
+        address = ("--syncer", self._url, "--trust-syncer")
         if name == EVALUATOR:
             return (*self._program, "evaluator", *address, "--out", str(self._folder / "model"), *self._tie())
         index = self._learners.index(name)

@@ -18,8 +18,8 @@ FLAGS = {
     "syncer": "--config --set --listen --advertise --run-dir --store --standby --no-standby --insecure --no-insecure "
     "--secrets --tls-cert --tls-key --tokens --client-ca --parent-pid --json --help",
     "learner": "--syncer --name --shard --shards --slowdown --checkpoint --notice-s --run --parent-pid --json --help "
-    + ACCESS,
-    "evaluator": f"--syncer --out --name --run --parent-pid --json --help {ACCESS}",
+    "--trust-syncer " + ACCESS,
+    "evaluator": f"--syncer --out --name --run --parent-pid --json --help --trust-syncer {ACCESS}",
     "status": f"--run --json --help {ACCESS}",
     "stop": f"--run --help {ACCESS}",
     "doctor": f"--listen --advertise --run --rates --no-rates --json --help {ACCESS}",

@@ -131,7 +131,7 @@ def finish_when_ready(stage: Stage, *names: str) -> None:
 def test_everybody_is_told_what_it_needs(stage: Stage) -> None:
     finish_when_ready(stage, "learner-0", "learner-1", "evaluator")
     assert stage.run(slowdown=[1, 2.5]) == Outcome(Ending.FINISHED, "the run has finished")
-    tie, address = f"--parent-pid {os.getpid()}", "--syncer http://127.0.0.1:4711"
+    tie, address = f"--parent-pid {os.getpid()}", "--syncer http://127.0.0.1:4711 --trust-syncer"
     folder, listen = stage.folder, "--listen 127.0.0.1:0"
     assert stage.started("syncer") == [f"--config {folder}/config.toml {listen} --run-dir {folder} {tie}"]
     files = [f"--checkpoint {folder}/learners/learner-{index}.safetensors" for index in range(2)]

@@ -14,8 +14,16 @@ from support.live_run import small_config
 from support.peers import answering, http, peer
 from support.syncer_thread import syncer_thread
 from unlockstep.cli import app, exits
+from unlockstep.net import link_rates
 
 CONFIG = small_config()
+
+
+@pytest.fixture(autouse=True)
+def _briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On loopback there is no slow start to wait for."""
+    monkeypatch.setattr(link_rates, "SETTLE_S", 0.01)
+    monkeypatch.setattr(link_rates, "WINDOW_S", 0.05)
 
 
 def doctor(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:

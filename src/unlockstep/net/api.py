@@ -99,7 +99,7 @@ UPLOADS_REMEMBERED_MAX = 8192
 PROBE_BYTES_MAX = 64 * 1024 * 1024
 """Largest probe of a link."""
 
-PROBES_AT_ONCE_MAX = 16
+PROBES_AT_ONCE_MAX = 64
 """Probes under way, of all callers together."""
 
 PROBE_S_MAX = 30.0

@@ -1,8 +1,8 @@
 """How many bytes per second a link carries each way, in one stream and in several side by side.
 
-Decides how long a probe is (as long as it takes to say something, and no longer), and how many streams are worth a try.
-Does not decide what the rates mean (``diagnosis``). Each stream is a thread with a connection of its own, as the bulk
-client's are.
+Decides how long is looked, after how long a start, and how many streams are worth a try. Does not decide what the rates
+mean (``diagnosis``). Each stream is a thread with a connection of its own, as the bulk client's are, and moves bytes
+without end; what passes in a window of time is counted. So it takes the same time on any link.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 import http.client
 import os
 import socket
+import struct
+import sys
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Literal
 from urllib.parse import urlencode
 
@@ -23,143 +24,194 @@ from unlockstep.net import api
 from unlockstep.net.diagnosis import Rates
 from unlockstep.net.link_check import Line, Target
 from unlockstep.net.security import ClientSecurity
-from unlockstep.net.streams import STREAMS_MAX
+from unlockstep.net.streams import STREAMS_MAX, worth
 
 Way = Literal["up", "down"]
 
-PROBE_BYTES_MIN = 64 * 1024
-PROBE_S_MIN = 0.7
-"""A probe that takes so long has left the slow start of a connection behind."""
-PROBE_GROWTH = 4
-STREAMS = (2, 4, 8, STREAMS_MAX)
-"""All are tried: where packets are lost at random, two may bring less than one did, and eight far more."""
+SETTLE_S = 0.5
+"""A connection begins slowly; that does not count."""
 
-PIECE_BYTES = 256 * 1024
+WINDOW_S = 1.0
+"""What passes in this time does."""
+
+STREAMS = (1, 2, 4, 8, STREAMS_MAX)
+IN_VAIN_MAX = 2
+"""Numbers of streams in a row that bring no more than fewer did, after which no more are tried; one may, by chance."""
+
+PIECE_BYTES = 64 * 1024
 
 
 def measure(way: Way, target: Target, security: ClientSecurity, limit_s: float, told: Callable[[str], None]) -> Rates:
-    """Probe one direction.
+    """Look at one direction.
 
     Args:
         way: which.
         target: the syncer.
         security: what is shown and checked.
-        limit_s: for all of it; a probe that is under way is ended, too.
+        limit_s: for all of it.
         told: what is done at the moment, for whoever waits.
 
     Raises:
-        OSError: a connection broke, or not even the smallest probe came through in time.
+        OSError: a connection broke, or nothing has passed in time.
         RemoteProtocolError: the syncer does not take part.
     """
     until_s = time.monotonic() + limit_s
-    told(f"measures the rate {way}, one stream")
-    by_streams = {1: _one_stream(way, target, security, until_s)}
-    best = by_streams[1]
+    by_streams: dict[int, float] = {}
+    in_vain = 0
     for number in STREAMS:
-        # If the streams add up it takes PROBE_S_MIN, if they share what one had it takes twice that, at most.
-        size = max(PROBE_BYTES_MIN, int(2 * best * PROBE_S_MIN / number))
-        if size * number / best > until_s - time.monotonic():
+        if by_streams and (in_vain >= IN_VAIN_MAX or time.monotonic() + SETTLE_S + WINDOW_S > until_s):
             break
-        told(f"measures the rate {way}, {number} streams")
-        rate = _together(way, target, security, number, min(size, api.PROBE_BYTES_MAX), until_s)
+        told(f"measures the rate {way}, {number} stream{'s' if number > 1 else ''}")
+        try:
+            rate = _together(way, target, security, number, until_s)
+        except (OSError, RemoteProtocolError):
+            if by_streams:
+                break  # So many are not for this link, or this syncer.
+            raise
+        has_paid = all(rate >= worth(fewer, number) * known for fewer, known in by_streams.items())
+        in_vain = 0 if has_paid else in_vain + 1
         by_streams[number] = rate
-        best = max(best, rate)
     return Rates(by_streams)
 
 
-def _one_stream(way: Way, target: Target, security: ClientSecurity, until_s: float) -> float:
-    size = PROBE_BYTES_MIN
-    with _Stream(way, target, security, until_s) as stream:
-        while True:
-            seconds = stream.move(size)
-            is_enough = seconds >= PROBE_S_MIN or size >= api.PROBE_BYTES_MAX
-            if is_enough or PROBE_GROWTH * seconds > until_s - time.monotonic():
-                return size / seconds
-            size = min(PROBE_GROWTH * size, api.PROBE_BYTES_MAX)
+def _together(way: Way, target: Target, security: ClientSecurity, number: int, until_s: float) -> float:
+    """Bytes per second of so many streams side by side."""
+    news = threading.Event()
+    streams = [_Stream(way, target, security, until_s, news) for _ in range(number)]
+    try:
+        for stream in streams:
+            stream.start()
+        _until(lambda: all(stream.is_open for stream in streams), streams, news, until_s)
+        _pause(SETTLE_S, streams, news)
+        before, began_s = _moved(streams), time.monotonic()
+        _pause(WINDOW_S, streams, news)
+        _until(lambda: _moved(streams) > before, streams, news, until_s)  # A link that moves a byte now and then.
+        return (_moved(streams) - before) / (time.monotonic() - began_s)
+    finally:
+        for stream in streams:
+            stream.cut()
+        for stream in streams:
+            stream.join()
 
 
-def _together(way: Way, target: Target, security: ClientSecurity, number: int, size: int, until_s: float) -> float:
-    """Bytes per second of so many streams that begin at once, until the last has ended."""
-    with ExitStack() as opened, ThreadPoolExecutor(number, "unlockstep-probe") as threads:
-        streams = [opened.enter_context(_Stream(way, target, security, until_s)) for _ in range(number)]
-        try:
-            began_s = time.perf_counter()
-            for moving in [threads.submit(stream.move, size) for stream in streams]:
-                moving.result()
-            return number * size / (time.perf_counter() - began_s)
-        except BaseException:
-            for stream in streams:  # Also at Ctrl-C: no thread is waited for that waits itself.
-                stream.cut()
-            raise
+def _moved(streams: Sequence[_Stream]) -> int:
+    return sum(stream.moved for stream in streams)
+
+
+def _until(is_so: Callable[[], bool], streams: Sequence[_Stream], news: threading.Event, until_s: float) -> None:
+    """Wait for that. Raises what has ended a stream, or TimeoutError."""
+    while not is_so():
+        if time.monotonic() >= until_s:
+            raise TimeoutError("nothing has passed in time")
+        _pause(min(0.05, max(0.0, until_s - time.monotonic())), streams, news)
+
+
+def _pause(seconds: float, streams: Sequence[_Stream], news: threading.Event) -> None:
+    """Wait so long. Raises what has ended a stream meanwhile."""
+    news.wait(seconds)
+    for stream in streams:
+        if stream.error is not None:
+            raise stream.error
 
 
 class _Stream:
-    """One connection that probes one way."""
+    """One connection that moves bytes one way until it is cut."""
 
-    def __init__(self, way: Way, target: Target, security: ClientSecurity, until_s: float) -> None:
-        limit_s = max(0.1, until_s - time.monotonic())
-        self._line = Line(target, security, limit_s)
+    def __init__(
+        self, way: Way, target: Target, security: ClientSecurity, until_s: float, news: threading.Event
+    ) -> None:
+        self.error: OSError | RemoteProtocolError | None = None
+        """What has ended it."""
+        self.is_open = False
         self._way = way
-        self._until_s = until_s
+        self._line = Line(target, security, max(0.1, until_s - time.monotonic()))
         self._headers = security.headers(target.url)
-        self._noise = memoryview(os.urandom(PIECE_BYTES))
+        self._noise = os.urandom(PIECE_BYTES)
+        self._news = news
         self._is_cut = threading.Event()
+        self._socket: socket.socket | None = None
+        self._passed = 0
+        self._thread = threading.Thread(target=self._run, name="unlockstep-probe", daemon=True)
 
-    def __enter__(self) -> _Stream:
-        self._line.__enter__()
-        self._socket: socket.socket = self._line.connection.sock
-        return self
+    def start(self) -> None:
+        """Connect, and begin."""
+        self._thread.start()
 
-    def __exit__(self, *_: object) -> None:
-        self.cut()
-        self._line.__exit__()
+    def join(self) -> None:
+        """Wait for the end, once it is cut."""
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    @property
+    def moved(self) -> int:
+        """Bytes that have arrived: here, or, as far as the system tells, at the other end."""
+        return self._passed - (_unacknowledged(self._socket) if self._way == "up" and self._socket is not None else 0)
 
     def cut(self) -> None:
         """End what is under way, from another thread."""
         self._is_cut.set()
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+        if self._socket is not None:
+            with suppress(OSError):
+                # What waits to be sent is of no use to anybody, and would keep those that come next waiting.
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                self._socket.shutdown(socket.SHUT_RDWR)
 
-    def move(self, size: int) -> float:
-        """Seconds it takes, less the round trip of the question. Raises OSError, RemoteProtocolError."""
-        began_s = time.perf_counter()
+    def _run(self) -> None:
         try:
-            status = self._up(size) if self._way == "up" else self._down(size)
+            with self._line:
+                self._socket = self._line.connection.sock
+                self.is_open = True
+                while not self._is_cut.is_set():
+                    status = self._down() if self._way == "down" else self._up()
+                    if status != 200:
+                        raise RemoteProtocolError(f"the syncer refused the probe: status {status}")
+        except (OSError, RemoteProtocolError) as error:
+            self._fail(error)
         except http.client.HTTPException as error:
-            raise RemoteProtocolError(f"the probe was not answered: {error}") from None
-        seconds = time.perf_counter() - began_s
-        if status != 200:
-            raise RemoteProtocolError(f"the syncer refused the probe: status {status}")
-        return max(seconds - (self._line.round_trip_s or 0.0), 1e-6)
+            self._fail(RemoteProtocolError(f"the probe was not answered: {error or type(error).__name__}"))
 
-    def _down(self, size: int) -> int:
+    def _fail(self, error: OSError | RemoteProtocolError) -> None:
+        if not self._is_cut.is_set():
+            self.error = error
+            self._news.set()
+
+    def _down(self) -> int:
         connection = self._line.connection
-        connection.request("GET", f"{api.PROBE_ROUTE}?{urlencode({'bytes': size})}", headers=self._headers)
+        query = urlencode({"bytes": api.PROBE_BYTES_MAX})
+        connection.request("GET", f"{api.PROBE_ROUTE}?{query}", headers=self._headers)
         response = connection.getresponse()
-        room = memoryview(bytearray(PIECE_BYTES))
-        left = size
-        while response.status == 200 and left > 0:
-            self._check()
-            count = response.readinto(room[: min(left, PIECE_BYTES)])
-            if not count:
-                raise ConnectionError("the probe was cut off")
-            left -= count
-        response.read()
+        while piece := response.read1(PIECE_BYTES):
+            self._passed += len(piece)
+        response.read()  # Nothing is left; only then may the next question be asked.
         return response.status
 
-    def _up(self, size: int) -> int:
-        connection = self._line.connection
+    def _up(self) -> int:
+        connection, size = self._line.connection, api.PROBE_BYTES_MAX
         connection.putrequest("PUT", api.PROBE_ROUTE)
         for name, value in (self._headers | {"Content-Length": str(size), "Content-Type": api.BODY_TYPE}).items():
             connection.putheader(name, value)
         connection.endheaders()
-        for start in range(0, size, PIECE_BYTES):
-            self._check()
-            connection.send(self._noise[: size - start])
+        try:
+            for _ in range(size // PIECE_BYTES):
+                connection.send(self._noise)
+                self._passed += PIECE_BYTES
+        except ConnectionError:
+            if self._is_cut.is_set():
+                raise  # Else it may have been refused before it was here whole: the answer says so.
         response = connection.getresponse()
         response.read()
         return response.status
 
-    def _check(self) -> None:
-        if self._is_cut.is_set() or time.monotonic() > self._until_s:
-            raise TimeoutError("the time for the probe is over")
+
+def _unacknowledged(connection: socket.socket) -> int:
+    """Bytes that the system has taken and the other end has not; 0 where it does not say."""
+    if sys.platform != "linux":
+        return 0
+    import fcntl
+    import termios
+
+    try:
+        (count,) = struct.unpack("i", fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)))
+    except OSError:
+        return 0
+    return int(count)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import aiohttp
 from aiohttp import web
@@ -53,10 +53,10 @@ class Probes:
             raise Refusal(411, "state the Content-Length of the body")
         if size > api.PROBE_BYTES_MAX:
             raise Refusal(413, f"the probe has {size} bytes, {api.PROBE_BYTES_MAX} at most")
-        with self._place():
+        with self._place(), suppress(aiohttp.ClientError, ConnectionError):  # Who has seen enough hangs up.
             async with asyncio.timeout(api.PROBE_S_MAX):
-                came = await self._swallow(request.content)
-        return json({"bytes": came})
+                return json({"bytes": await self._swallow(request.content)})
+        return json({"bytes": 0})
 
     async def _swallow(self, stream: aiohttp.StreamReader) -> int:
         now_s = asyncio.get_running_loop().time

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import itertools
 import math
 import re
 import tomllib
@@ -43,7 +44,7 @@ class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         if not valid:
             section = type(self).__name__.removesuffix("Section").lower()
             value = getattr(self, name)
-            shown = value.value if isinstance(value, Enum) else value
+            shown = msgspec.to_builtins(list(value) if isinstance(value, tuple) else value)
             raise ConfigError(f"{section}.{name} is {shown!r}; {fix}")
 
     def _at_least(self, least: int, *names: str) -> None:
@@ -203,6 +204,9 @@ class CodecSection(_Section, frozen=True):
 
     upload: Codec = Codec.BFLOAT16
     """Outer gradients, learner to syncer."""
+    upload_fallbacks: tuple[Codec, ...] = ()
+    """Coarser formats, the finest first, of which the syncer chooses for a learner whose link does not carry ``upload``
+    in the time a round may take (``core.codec_choice``); none: every learner uses ``upload``."""
     upload_rounding: Rounding = Rounding.NEAREST
     """... to int8, int4 and int2: ``nearest`` or ``stochastic``."""
     upload_feedback: bool = True
@@ -211,19 +215,29 @@ class CodecSection(_Section, frozen=True):
     download: Codec = Codec.FLOAT32
     """Committed versions, syncer to learner."""
 
+    @property
+    def uploads(self) -> tuple[Codec, ...]:
+        """Formats a learner may be asked to upload in, the finest first."""
+        return (self.upload, *self.upload_fallbacks)
+
     def __post_init__(self) -> None:
+        bits = [codec.bits for codec in self.uploads]
+        self._require(
+            "upload_fallbacks",
+            all(coarser < finer for finer, coarser in itertools.pairwise(bits)),
+            "each must be coarser than the one before it, and than codec.upload",
+        )
         if self.upload_rounding is Rounding.STOCHASTIC:
-            upload = self.upload.value
             self._require(
                 "upload_rounding",
-                self.upload.is_integer,
-                f"codec.upload is {upload!r}, which is not rounded to integers: leave it at 'nearest'",
+                any(codec.is_integer for codec in self.uploads),
+                "codec.upload and its fallbacks are not rounded to integers: leave it at 'nearest'",
             )
             self._require(
                 "upload_rounding",
-                self.upload is not Codec.INT2 or not self.upload_feedback,
-                "codec.upload is 'int2' with codec.upload_feedback, and what is left over would outgrow what is sent: "
-                "choose 'nearest', or switch the feedback off",
+                Codec.INT2 not in self.uploads or not self.upload_feedback,
+                "int2 is drawn with codec.upload_feedback, and what is left over would outgrow what is sent: choose "
+                "'nearest', or switch the feedback off",
             )
 
 
@@ -489,9 +503,13 @@ def _explain(settings: dict[str, Any], error: msgspec.ValidationError) -> Config
     return ConfigError(f"{section}.{field} is {settings[section][field]!r}; it must be {_describe(kind)}")
 
 
+_NUMBERS = "a list of numbers in brackets"
+
+
 def _describe(kind: Any) -> str:
     if isinstance(kind, types.GenericAlias):
-        return "a list of numbers in brackets"
+        item = typing.get_args(kind)[0]
+        return f"a list in brackets, each {_describe(item)}" if issubclass(item, Enum) else _NUMBERS
     if issubclass(kind, Enum):
         return f"one of {', '.join(member.value for member in kind)}"
     return {int: "a whole number", float: "a number", bool: "true or false", str: "text in quotes"}[kind]

@@ -38,6 +38,7 @@ from unlockstep.core.adoption import Adoption, adopt, anchor_after, kept
 from unlockstep.core.course import Course
 from unlockstep.core.data_book import Grant
 from unlockstep.core.errors import UsageError
+from unlockstep.core.formats import Codec
 from unlockstep.core.layout import Layout
 from unlockstep.core.learner import LearnerCore
 from unlockstep.core.learner_record import LearnerRecord
@@ -80,6 +81,8 @@ class Contribution:
     samples: int = 0
     loads: int = 0
     """How often the fragment has been loaded by this process: what rounding took before the last time is void."""
+    codec: Codec = Codec.BFLOAT16
+    """In which it travels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -533,6 +536,7 @@ class LearnerLoop:
             position=upload.position,
             samples=upload.samples,
             loads=self._loads[upload.fragment],
+            codec=upload.codec,
         )
         self._unsettled[HandedOver(upload.round, upload.fragment, upload.tokens)] = contribution
         self._link.upload(contribution)

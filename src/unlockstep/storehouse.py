@@ -80,7 +80,7 @@ class Storehouse:
         self._tokens_per_step_max = config.limits.tokens_per_step_max
         self._limits = Limits(norm_max=config.limits.norm_max)
         self._norms = RecentNorms(layout.fragment_count, factor=config.limits.outlier_factor)
-        self._uploads = fragment_codecs(layout, config.codec.upload)
+        self._uploads = {codec: fragment_codecs(layout, codec) for codec in config.codec.uploads}
         self._seeds = fragment_codecs(layout, Codec.FLOAT32)
         outer = config.outer
         self._params = GlobalParams(
@@ -97,22 +97,30 @@ class Storehouse:
 
     # ------------------------------------------------------------------------------------------- contributions
 
-    def contribution_size(self, fragment: int) -> int:
-        """Bytes of an upload for this fragment."""
-        return self._uploads[fragment].body_size
+    def contribution_size(self, fragment: int, codec: Codec) -> int | None:
+        """Bytes of an upload for this fragment; None if the run takes none in this format."""
+        return self._uploads[codec][fragment].body_size if codec in self._uploads else None
 
     def norm_bound(self, fragment: int, c_steps: int) -> float:
         """Largest norm of so many steps that is not absurd among the recent ones."""
         return self._norms.bound(fragment, c_steps)
 
     def inspect(
-        self, fragment: int, body: Body, digest: str | None, c_steps: int, c_tokens: int, norm_bound: float
+        self,
+        fragment: int,
+        body: Body,
+        digest: str | None,
+        codec: Codec,
+        c_steps: int,
+        c_tokens: int,
+        norm_bound: float,
     ) -> Inspection:
-        """Whether an upload may be merged: digest (None: it has been compared), then form, then numbers."""
+        """Whether an upload may be merged: digest (None: it has been compared), then form, then numbers. ``codec``: one
+        that the run takes."""
         if digest is not None and body_digest(body) != digest:
             return Inspection(RefusalReason.DIGEST_MISMATCH, "the body does not have the digest it was sent with")
         try:
-            delta = self._uploads[fragment].decode(body, self._executor)
+            delta = self._uploads[codec][fragment].decode(body, self._executor)
         except RemoteProtocolError as error:
             return Inspection(RefusalReason.MALFORMED, str(error))
         if c_tokens > max(c_steps, 0) * self._tokens_per_step_max:

@@ -25,11 +25,12 @@ from support import courier_site as site
 from support.body_server import BodyServer, body_server
 from support.live_run import WAIT_S, live_syncer, small_config, train
 from unlockstep.checkers import check
-from unlockstep.core.codec import body_digest
+from unlockstep.core.codec import FragmentCodec, body_digest
 from unlockstep.core.errors import RemoteProtocolError
 from unlockstep.core.events import FragmentCommitted, RunFinished
+from unlockstep.core.formats import Codec
 from unlockstep.core.layout import Layout
-from unlockstep.core.messages import VersionNotice
+from unlockstep.core.messages import HandedOver, VersionNotice
 from unlockstep.core.options import ProtocolOptions
 from unlockstep.learners.backend import State, TensorBits
 from unlockstep.learners.state_body import Donated, encode_state
@@ -93,6 +94,28 @@ def test_a_contribution_arrives_as_anchor_minus_local(make_carrier: MakeCarrier,
             ("/up?tokens=10", contributed(1)),
             ("/seed?tokens=10", site.body(1, site.values(1))),
         ]
+
+    asyncio.run(run())
+
+
+def test_what_rounding_takes_is_carried_with_the_next_contribution_and_once_more_is_the_same(
+    make_carrier: MakeCarrier, server: BodyServer
+) -> None:
+    """Until the first one is settled; what comes after that is another one."""
+    wire = FragmentCodec(site.LAYOUT, 0, Codec.INT4)
+    first, second = (site.contribution(tokens=tokens, codec=Codec.INT4) for tokens in (10, 20))
+
+    async def run() -> None:
+        async with site.courier_of(make_carrier(server.url)) as courier:
+            for made in (first, second, first):
+                assert (await courier.contribute(made, "/up", site.QUERY)).status == 202
+            courier.forget(HandedOver(first.round, first.fragment, first.tokens))
+            assert (await courier.contribute(first, "/up", site.QUERY)).status == 202
+        one, two, again, anew = (body for _, body in server.uploads)
+        delta = first.anchor - first.local
+        assert one == again == bytes(wire.encode(delta))
+        assert two == bytes(wire.encode(delta + (delta - wire.decode(one))))
+        assert anew not in (one, two)
 
     asyncio.run(run())
 

@@ -7,10 +7,16 @@ import threading
 from pathlib import Path
 
 import aiohttp
+import numpy as np
+import pytest
 from numpy.testing import assert_array_equal
 
-from support.live_run import LiveSyncer, layout_of, live_syncer, small_config, train
+from support.live_run import WAIT_S, LiveSyncer, layout_of, live_syncer, small_config, train
+from unlockstep.checkers import SAFETY, check
+from unlockstep.config import CodecSection, OuterSection, RunSection
 from unlockstep.core.events import EvaluationReported, Event, FragmentCommitted
+from unlockstep.core.formats import Codec
+from unlockstep.core.merge import MergeRule
 from unlockstep.core.messages import Evaluation, Published, Stop
 from unlockstep.core.options import ProtocolOptions
 from unlockstep.learners.toy import ToyBackend
@@ -49,6 +55,34 @@ def test_two_learners_train_one_model_to_the_end(tmp_path: Path) -> None:
     threads = set(threading.enumerate())
     asyncio.run(run())
     assert set(threading.enumerate()) <= threads
+
+
+@pytest.mark.parametrize("download", [Codec.FLOAT32, Codec.INT8])
+def test_a_run_whose_contributions_are_four_bits_reaches_what_it_would_have_reached(
+    download: Codec, tmp_path: Path
+) -> None:
+    """int8, or int4 for whoever has a slow link; what rounding takes is handed over with the next contribution."""
+    codec = CodecSection(upload=Codec.INT8, upload_fallbacks=(Codec.INT4,), download=download)
+    outer = OuterSection(optimizer="sgd", learning_rate=0.7, merge=MergeRule.MEAN)
+    config = small_config(protocol=BOTH, codec=codec, outer=outer, run=RunSection(name="small", steps=80))
+
+    async def run() -> None:
+        async with live_syncer(config, tmp_path) as syncer:
+            toys = ToyBackend(seed=1), ToyBackend(seed=2)
+            await train_two(syncer, *toys)
+            assert check(syncer.log.events, config.protocol, rules=SAFETY) == []
+            status, house = syncer.service.status(), syncer.service.storehouse
+            assert status.refusals == {} and house is not None
+            assert {learner.codec for learner in status.learners} <= {"int8", "int4"}
+            assert all(learner.upload_bytes_per_s for learner in status.learners)
+            layout = layout_of(toys[0], config)
+            toys[0].bind(layout)
+            for fragment in range(2):
+                toys[0].values[:] = toys[0].optimum
+                distance = np.abs(house.values(fragment) - toys[0].read_fragment(fragment)).max()
+                assert distance < 0.25, "it began 2.5 away; in float32 it ends 0.01 to 0.05 away"
+
+    asyncio.run(asyncio.wait_for(run(), 2 * WAIT_S))
 
 
 def test_an_observer_sees_every_version_and_its_evaluation_is_in_the_run_log(tmp_path: Path) -> None:

@@ -141,6 +141,7 @@ UNSOUND = {
     "tokens not whole": (lambda body: body, {"c_tokens": 1e30}, 422, RefusalReason.BAD_COUNTS),
     "tokens beyond 64 bits": (lambda body: body, {"c_tokens": 10**30}, 422, RefusalReason.BAD_COUNTS),
     "tokens without steps": (lambda body: body, {"c_steps": 0}, 422, RefusalReason.BAD_COUNTS),
+    "a format that the run does not take": (lambda body: body, {"codec": "int2"}, 422, RefusalReason.MALFORMED),
     "base from the future": (lambda body: body, {"base_version": 7}, 202, RefusalReason.STALE_BASE),
 }
 
@@ -206,9 +207,8 @@ async def test_an_upload_that_breaks_off_has_no_effect_and_can_be_sent_again(tmp
         learner = syncer.puppet(session, "l0")
         pull = await learner.start()
         body = bytes(learner.body(pull.fragment, 1.0))
-        path = (
-            f"/v1/runs/small/rounds/{pull.round}/contributions/l0.1?run_id=id&fragment={pull.fragment}&base_version=0"
-        )
+        where = f"run_id=id&fragment={pull.fragment}&base_version=0&codec={pull.codec.value}"
+        path = f"/v1/runs/small/rounds/{pull.round}/contributions/l0.1?{where}"
         head = (
             f"PUT {path}&c_steps=1&c_tokens=10&tokens=20 HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
             f"Content-Digest: {api.content_digest('00' * 32)}\r\n\r\n"
@@ -245,7 +245,7 @@ async def test_an_earlier_start_of_a_learner_is_told_cut_off_and_its_upload_refu
 
 # ------------------------------------------------------------------------------------------------- malformed requests
 
-SOUND_QUERY = "run_id=id&fragment=0&base_version=0&c_steps=1&c_tokens=1&tokens=1"
+SOUND_QUERY = "run_id=id&fragment=0&base_version=0&codec=float32&c_steps=1&c_tokens=1&tokens=1"
 DIGEST = f"Content-Digest: {api.content_digest('00' * 32)}\r\n"
 
 MALFORMED = {
@@ -267,6 +267,11 @@ MALFORMED = {
         f"PUT /v1/runs/small/rounds/0/contributions/l0.1?{SOUND_QUERY.replace('fragment=0', 'fragment=9')}",
         DIGEST,
         404,
+    ),
+    "format unknown": (
+        f"PUT /v1/runs/small/rounds/0/contributions/l0.1?{SOUND_QUERY.replace('float32', 'int5')}",
+        DIGEST,
+        400,
     ),
     "chunked": (
         f"PUT /v1/runs/small/rounds/0/contributions/l0.1?{SOUND_QUERY}",

@@ -47,6 +47,7 @@ def place(learner: Puppet, pull: Pull) -> tuple[str, dict[str, str]]:
         "run_id": learner.run_id,
         "fragment": pull.fragment,
         "base_version": 0,
+        "codec": pull.codec.value,
         "c_steps": 1,
         "c_tokens": 10,
         "tokens": learner.steps_taken * 10,

@@ -316,7 +316,7 @@ class CorePair:
         if defect is None:
             payload, self._next_payload = self._next_payload, self._next_payload + 1
             self.payloads.add(payload)
-        fields = {name: getattr(upload, name) for name in upload.__struct_fields__}
+        fields = {name: getattr(upload, name) for name in upload.__struct_fields__ if name != "codec"}
         self.tell(ContributionArrived(learner=process.name, norm=1.0, defect=defect, payload=payload, **fields))
 
     def lose_upload(self, name: str | Process) -> None:

@@ -70,11 +70,12 @@ def values(fragment: int, scale: float = 1.0) -> np.ndarray:
     return (scale * np.linspace(-1, 1, LAYOUT.fragment_size(fragment))).astype(np.float32)
 
 
-def contribution(fragment: int = 0, scale: float = 1.0, tokens: int = 10, loads: int = 1) -> Contribution:
+def contribution(fragment: int = 0, scale: float = 1.0, tokens: int = 10, codec: Codec = Codec.FLOAT32) -> Contribution:
     """Three quarters of the way from these values to zero."""
     return Contribution(
         run_id="id", learner="a", incarnation=1, round=fragment, fragment=fragment, base_version=0, c_steps=1,
-        c_tokens=tokens, tokens=tokens, anchor=values(fragment, scale), local=values(fragment, scale / 4), loads=loads,
+        c_tokens=tokens, tokens=tokens, anchor=values(fragment, scale), local=values(fragment, scale / 4), loads=1,
+        codec=codec,
     )  # fmt: skip
 
 

@@ -134,7 +134,9 @@ async def live_syncer(
     """A syncer on loopback, gone when the block ends. Its audit trail is in ``folder``."""
     header = Header(run=config.run.name, config_digest=run_config.digest(config))
     run = config.run
-    core = SyncerCore(run.name, config.protocol, run.steps, run.tokens, "id", dealing=config.data.dealing)
+    core = SyncerCore(
+        run.name, config.protocol, run.steps, run.tokens, "id", dealing=config.data.dealing, codecs=config.codec.uploads
+    )
     with Tap(folder / f"run-{next(_LOGS)}.jsonl", header) as log:
         gate = Gate(security, Audit(folder), limits=limits)
         service = SyncerService(config, core, log, clock, gate=gate)
@@ -314,7 +316,9 @@ class Puppet:
         """Upload a contribution; what is not given in ``query`` is sound."""
         counts = {"c_steps": 1, "c_tokens": 10, "tokens": self.steps_taken * 10}
         path = f"/rounds/{pull.round}/contributions/{self.name}.{self.incarnation}"
-        query = {"run_id": self.run_id, "fragment": pull.fragment, "base_version": 0} | counts | query
+        codec = self._config.codec.upload.value
+        where = {"run_id": self.run_id, "fragment": pull.fragment, "base_version": 0, "codec": codec}
+        query = where | counts | query
         return await self.put(path, body, query, digest)
 
     async def put(

@@ -28,6 +28,8 @@ def learner_status(learner: str = "learner-0", **changes: Any) -> LearnerStatus:
         "rounds_merged": 119,
         "strikes": 0,
         "silent_ns": 0,
+        "codec": "bfloat16",
+        "upload_bytes_per_s": 12.5e6,
     }
     return LearnerStatus(**{**settings, **changes})
 

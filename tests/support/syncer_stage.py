@@ -14,6 +14,7 @@ import msgspec
 from support.core_builders import STEP_NS, join, options
 from unlockstep.core.actions import Announce, Commit, Release, SendTo, SyncerAction
 from unlockstep.core.events import ContributionRefused, Event, LearnerDeparted, RoundClosed, RoundOpened
+from unlockstep.core.formats import Codec
 from unlockstep.core.messages import (
     Committed,
     ContributionArrived,
@@ -71,11 +72,13 @@ class SyncerStage:
         steps_max: int = 0,
         tokens_max: int = 0,
         rollback: RollbackOptions | None = None,
+        codecs: tuple[Codec, ...] = (Codec.BFLOAT16,),
     ) -> None:
         self.options = protocol or options()
         self._ends = (steps_max, tokens_max)
         self._rollback = rollback or RollbackOptions()
-        self.core = SyncerCore("run", self.options, *self._ends, "id", rollback=self._rollback)
+        self._codecs = codecs
+        self.core = self._new_core("id")
         self.now_ns = 0
         self.events: list[Event] = []
         self.actions: list[SyncerAction] = []
@@ -84,6 +87,10 @@ class SyncerStage:
         self.processes: list[Puppet] = []
         """Every process there ever was; ``puppets`` holds the newest of each name."""
         self._payloads = itertools.count()
+
+    def _new_core(self, run_id: str) -> SyncerCore:
+        ends = self._ends
+        return SyncerCore("run", self.options, *ends, run_id, rollback=self._rollback, codecs=self._codecs)
 
     # ------------------------------------------------------------------------------------------- time and talk
 
@@ -115,7 +122,7 @@ class SyncerStage:
     def die(self, saved: SavedRun | None = None) -> None:
         """Another life of the syncer takes the run up as it is now, or as it was when it was saved."""
         before, layout = saved or self.save(), self.core.layout
-        self.core = SyncerCore("run", self.options, *self._ends, "another id", rollback=self._rollback)
+        self.core = self._new_core("another id")
         self.commits.clear()
         self.core.resume(before, layout, before.life + 1, self.now_ns)
         self._collect()
@@ -275,13 +282,18 @@ class SyncerStage:
 
 
 def running(
-    *names: str, steps_max: int = 0, tokens_max: int = 0, rollback: RollbackOptions | None = None, **changes: Any
+    *names: str,
+    steps_max: int = 0,
+    tokens_max: int = 0,
+    rollback: RollbackOptions | None = None,
+    codecs: tuple[Codec, ...] = (Codec.BFLOAT16,),
+    **changes: Any,
 ) -> SyncerStage:
     """A run with parameters in which all these learners are live at clock 1 and known to take 100 ms a step.
 
     With the default options the first round is due at clock 2.
     """
-    stage = SyncerStage(options(**changes), steps_max, tokens_max, rollback)
+    stage = SyncerStage(options(**changes), steps_max, tokens_max, rollback, codecs)
     for name in names:
         stage.join(name)
     stage.seed(names[0])

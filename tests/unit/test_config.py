@@ -25,7 +25,10 @@ COMPLAINTS = {
     "local.slowdown=2": "local.slowdown is 2; it must be a list of numbers in brackets",
     "local.slowdown=[1, 'x']": "local.slowdown is [1, 'x']; it must be a list of numbers in brackets",
     "codec.upload=float8": "codec.upload is 'float8'; it must be one of float32, bfloat16, int8, int4, int2",
-    "codec.upload_rounding=stochastic": "codec.upload_rounding is 'stochastic'; codec.upload is 'bfloat16', which",
+    "codec.upload_rounding=stochastic": "codec.upload_rounding is 'stochastic'; codec.upload and its fallbacks",
+    "codec.upload_fallbacks=['float32']": "codec.upload_fallbacks is ['float32']; each must be coarser",
+    "codec.upload_fallbacks=['int4', 'int8']": "codec.upload_fallbacks is ['int4', 'int8']; each must be coarser",
+    "codec.upload_fallbacks=['int5']": "codec.upload_fallbacks is ['int5']; it must be a list in brackets, each one of",
     "codec.upload=8": "codec.upload is 8; it must be one of float32, bfloat16, int8, int4, int2",
     "outer.merge=median": "outer.merge is 'median'; it must be one of mean, rda",
     # unknown names
@@ -77,7 +80,7 @@ COMPLAINTS = {
     "local.restarts_max=-1": "local.restarts_max is -1; it must be at least 0",
     "local.kill_share=1": "local.kill_share is 1.0; it must be from 0 up to, but not including, 1",
     "local.kill_down_s=-1": "local.kill_down_s is -1.0; it must be at least 0 and finite",
-    "local.slowdown=[0.5]": "local.slowdown is (0.5,); every entry must be at least 1 and finite",
+    "local.slowdown=[0.5]": "local.slowdown is [0.5]; every entry must be at least 1 and finite",
     "local.slowdown=[1, 1, 1, 1, 1]": "it has 5 entries for 4 learners (local.learners): one each at most",
     # relations between sections
     "run.steps=0": "run.steps and run.tokens are both 0, so the run would never end; set one of them",

@@ -35,7 +35,7 @@ def measured_from_the_syncer_s_value() -> Storehouse:
 def merge_one(house: Storehouse, version: int, delta: float, base_version: int) -> float:
     """Commit a version of fragment 0 from one contribution; returns its value."""
     body = FragmentCodec(house.layout, 0, Codec.FLOAT32).encode(np.full(1, delta, np.float32))
-    payload = house.hold(0, house.inspect(0, body, body_digest(body), 1, 1, np.inf))
+    payload = house.hold(0, house.inspect(0, body, body_digest(body), Codec.FLOAT32, 1, 1, np.inf))
     commit = Commit(0, 0, version, (Share("a", 1.0, (payload,), (base_version,)),))
     house.publish(commit, house.prepare(commit))
     return float(house.values(0)[0])
@@ -58,7 +58,7 @@ def test_a_contribution_that_is_not_finite_is_refused_in_every_format(codec: Cod
     """C9, C13"""
     house = Storehouse(layout(2), RunConfig(codec=CodecSection(upload=codec)))
     body = FragmentCodec(house.layout, 0, codec).encode(np.full(1, bad, np.float32))
-    inspection = house.inspect(0, body, body_digest(body), 1, 1, np.inf)
+    inspection = house.inspect(0, body, body_digest(body), codec, 1, 1, np.inf)
     assert (inspection.defect, inspection.delta) == (RefusalReason.NON_FINITE, None)
 
 

@@ -285,6 +285,7 @@ def _begin_or_resume(
         token_hex(8),
         dealing=config.data.dealing,
         rollback=config.rollback,
+        codecs=config.codec.uploads,
     )
     if taken is None:
         return core, stack.enter_context(new_run_log(folder, config)), keeper, None

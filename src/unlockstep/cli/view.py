@@ -32,6 +32,9 @@ ETA_SHARE_MIN = 0.02
 ETA_ELAPSED_S_MIN = 3.0
 """The time left is said once so much of the run, and of time, has passed since the first step."""
 
+WIDTH_FOR_UPLOADS = 90
+"""Of a terminal that has room for what learners upload in, and how fast."""
+
 SPARKS = "▁▂▃▄▅▆▇█"
 
 _STATE_STYLES = {"live": "green", "joining": "yellow", "away": "red", "gone": "red", "quarantined": "bold red"}
@@ -95,7 +98,7 @@ def picture(
     if status is None:
         parts += [Text(), Text("  the syncer is starting", "dim")]
     else:
-        parts += [Text(), _progress(status, left_ns, width), Text(), _learners(status, names), Text()]
+        parts += [Text(), _progress(status, left_ns, width), Text(), _learners(status, names, width), Text()]
         parts.append(_facts(status, width))
     listed = list(notes)[-NOTES_SHOWN:]
     if listed:
@@ -142,18 +145,20 @@ def _steps(status: Status) -> str:
     return f"step {status.clock} of {status.steps_max}" if ends_by_steps else f"step {status.clock}"
 
 
-def _learners(status: Status, names: Sequence[str]) -> Table:
+def _learners(status: Status, names: Sequence[str], width: int) -> Table:
+    has_room = width >= WIDTH_FOR_UPLOADS
     rows = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     rows.add_column("  learner", no_wrap=True)
     rows.add_column("state", no_wrap=True, min_width=13)
-    for heading in ("tokens/s", "loss", "clock", "last round"):
+    for heading in ("tokens/s", "loss", "clock", "last round", *(["upload"] * has_room)):
         rows.add_column(heading, justify="right", no_wrap=True, min_width=7)
     here = {learner.learner: learner for learner in status.learners}
     for name in sorted({*names, *here}):
         if name in here:
-            rows.add_row(*_learner(here[name], _newest_round(status), status.state == "finished"))
+            row = _learner(here[name], _newest_round(status), status.state == "finished")
+            rows.add_row(*row, *([_upload(here[name])] * has_room))
         else:
-            rows.add_row(f"  {name}", Text("starting", "yellow"), *["-"] * 4)
+            rows.add_row(f"  {name}", Text("starting", "yellow"), *["-"] * (4 + has_room))
     return rows
 
 
@@ -179,6 +184,12 @@ def _learner(learner: LearnerStatus, newest_round: int | None, finished: bool) -
 def tokens_per_s(learner: LearnerStatus) -> float:
     """By its moving average of step times; 0 before there is one."""
     return learner.tokens_per_step * NANOSECONDS_PER_SECOND / learner.step_ns if learner.step_ns else 0.0
+
+
+def _upload(learner: LearnerStatus) -> str:
+    """The format of its contributions, and how fast its link is."""
+    rate = learner.upload_bytes_per_s
+    return learner.codec if rate is None else f"{learner.codec} {rate / 1e6:.3g} MB/s"
 
 
 def _newest_round(status: Status) -> int | None:

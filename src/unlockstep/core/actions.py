@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from unlockstep.core.formats import Codec
 from unlockstep.core.messages import (
     Finish,
     GoneBack,
@@ -141,6 +142,8 @@ class Upload(_Action, frozen=True):
     position: int = 0
     """How far along its course it is, as of the same step."""
     samples: int = 0
+    codec: Codec = Codec.BFLOAT16
+    """In which it travels."""
 
 
 class UploadSeed(_Action, frozen=True):

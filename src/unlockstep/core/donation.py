@@ -21,7 +21,15 @@ from unlockstep.core.actions import ForgetState
 from unlockstep.core.events import StateHandedOver, StateNotHandedOver
 from unlockstep.core.ids import NEVER_NS
 from unlockstep.core.membership import Member, Membership
-from unlockstep.core.messages import NoDonor, StateArrived, StateAsked, StateComing, StateLost, StateReady
+from unlockstep.core.messages import (
+    NoDonor,
+    StateArrived,
+    StateAsked,
+    StateComing,
+    StateDeclined,
+    StateLost,
+    StateReady,
+)
 from unlockstep.core.options import ProtocolOptions
 from unlockstep.core.outbox import Outbox
 from unlockstep.core.reasons import Recovered
@@ -91,12 +99,6 @@ class Donations:
             self._drop(member.learner)
             self._wishes[member.learner] = _Wish(member.learner, member.incarnation)
 
-    def declined(self, member: Member, ticket: int, now_ns: int) -> None:
-        """A donor cannot."""
-        wish = self._find(ticket)
-        if wish is not None and wish.donor == member.learner and wish.phase is _Phase.ASKED:
-            self._fail(wish, "it could not be copied or delivered", now_ns)
-
     def is_expected(self, ticket: int, learner: str, incarnation: int) -> bool:
         """Whether this learner has been asked to upload its state under this ticket, and has not."""
         wish = self._find(ticket)
@@ -106,9 +108,12 @@ class Donations:
             and (wish.donor, wish.donor_incarnation) == (learner, incarnation)
         )
 
-    def hear(self, message: StateComing | StateArrived | StateLost, now_ns: int) -> None:
-        """What the host says of bodies."""
+    def hear(self, message: StateDeclined | StateComing | StateArrived | StateLost, now_ns: int) -> None:
+        """What a donor, or the host, says of its state."""
         match message:
+            case StateDeclined(learner, incarnation, ticket):
+                if self.is_expected(ticket, learner, incarnation):
+                    self._lost(ticket, "it could not be copied or delivered", now_ns)
             case StateComing(ticket):
                 self._coming(ticket, now_ns)
             case StateArrived():
@@ -134,7 +139,7 @@ class Donations:
         self._outbox.send_to(wish.learner, wish.incarnation, ready)
 
     def _lost(self, ticket: int, reason: str, now_ns: int) -> None:
-        """Its upload has failed."""
+        """It does not come."""
         wish = self._find(ticket)
         if wish is not None and wish.phase is _Phase.ASKED:
             self._fail(wish, reason, now_ns)

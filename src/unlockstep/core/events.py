@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from unlockstep.core.data_book import DataStatus, Grant
+from unlockstep.core.formats import Codec
 from unlockstep.core.reasons import DepartureReason, JoinRefusal, Recovered, RefusalReason, WindowReason
 from unlockstep.core.status import LedgerStatus
 
@@ -158,6 +159,17 @@ class MessageIgnored(_Event, frozen=True):
     learner: str
     message: str
     reason: RefusalReason
+
+
+class UploadCodecChosen(_Event, frozen=True):
+    """From here on a learner is asked for its contributions in another format."""
+
+    learner: str
+    incarnation: int
+    codec: Codec
+    bytes_per_s: float
+    """Of its link, as measured."""
+    reason: str
 
 
 class RoundOpened(_Event, frozen=True):
@@ -327,6 +339,7 @@ Event = (
     | DataReturned
     | DataCollecting
     | MessageIgnored
+    | UploadCodecChosen
     | RoundOpened
     | ContributionAccepted
     | ContributionRefused

@@ -67,18 +67,18 @@ class HandOvers:
         fragment = self._fragments[pull.fragment]
         self.next_round = max(self.next_round, pull.round + 1)
         self.pulls_in_step += 1
-        fragment.pulled = pull.round
+        fragment.pulled = pull
         if is_at_boundary:
             self.answer_pulls()
         elif fragment.has_snapshot and fragment.c_steps > 0:
-            self._hand_over(pull.fragment, pull.round)
+            self._hand_over(pull)
 
     def answer_pulls(self) -> None:
         """At a step boundary: whatever had to wait for one."""
         for index, fragment in enumerate(self._fragments):
             if fragment.pulled is not None and fragment.c_steps > 0:
                 self._learner.act(TakeSnapshot(index))
-                self._hand_over(index, fragment.pulled)
+                self._hand_over(fragment.pulled)
 
     def copy_ahead(self) -> None:
         """Copy the fragments that will be asked for before the next boundary: as many as in the step before, and one
@@ -92,12 +92,12 @@ class HandOvers:
                 fragment.has_snapshot = True
                 self._learner.act(TakeSnapshot(number % count))
 
-    def _hand_over(self, index: int, round: int) -> None:
-        fragment, learner = self._fragments[index], self._learner
+    def _hand_over(self, pull: Pull) -> None:
+        fragment, learner = self._fragments[pull.fragment], self._learner
         learner.act(
             Upload(
-                round=round,
-                fragment=index,
+                round=pull.round,
+                fragment=pull.fragment,
                 incarnation=learner.incarnation,
                 base_version=fragment.version,
                 c_steps=fragment.c_steps,
@@ -105,9 +105,10 @@ class HandOvers:
                 tokens=learner.tokens,
                 position=learner.position,
                 samples=learner.samples,
+                codec=pull.codec,
             )
         )
-        self._kept[HandedOver(round, index, learner.tokens)] = fragment.c_tokens
+        self._kept[HandedOver(pull.round, pull.fragment, learner.tokens)] = fragment.c_tokens
         fragment.c_steps = fragment.c_tokens = 0
         fragment.pulled = None
         fragment.has_snapshot = False

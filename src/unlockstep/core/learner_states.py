@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from unlockstep.core.messages import Fetched, VersionNotice
+from unlockstep.core.messages import Fetched, Pull, VersionNotice
 
 
 class LearnerState(Enum):
@@ -108,8 +108,8 @@ class FragmentState:
         self.fetch_ns = 0
         self.has_snapshot = False
         """The host holds a copy as of the last step boundary."""
-        self.pulled: int | None = None
-        """A round that waits for a complete step."""
+        self.pulled: Pull | None = None
+        """It waits for a complete step."""
 
     @property
     def is_void(self) -> bool:

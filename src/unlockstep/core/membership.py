@@ -17,10 +17,13 @@ from collections.abc import Iterator
 from enum import Enum
 
 from unlockstep.core.errors import LocalProtocolError
+from unlockstep.core.formats import Codec
 from unlockstep.core.ids import NEVER_NS
-from unlockstep.core.messages import Transferring
+from unlockstep.core.messages import Fenced, Transferring
 from unlockstep.core.options import ProtocolOptions
+from unlockstep.core.reasons import DepartureReason
 from unlockstep.core.saved import SavedMember
+from unlockstep.core.upload_link import UploadLink
 from unlockstep.core.window import MovingAverage
 
 
@@ -84,8 +87,11 @@ PRESENT = (MemberState.JOINING, MemberState.LIVE, MemberState.AWAY, MemberState.
 class Member:
     """One learner, over all its starts."""
 
-    def __init__(self, learner: str, fragment_count: int, average_weight: float) -> None:
+    def __init__(self, learner: str, fragment_count: int, average_weight: float, codec: Codec = Codec.BFLOAT16) -> None:
         self.learner = learner
+        self.codec = codec
+        """In which it is asked for its contributions."""
+        self.upload_link = UploadLink()
         self.incarnation = 0
         self.process_since = 0
         """The first incarnation of the process that holds the name now."""
@@ -227,10 +233,16 @@ class Member:
 
 
 class Membership:
-    """All members, by name. Iteration is in ascending name, so that nothing depends on the order of arrival."""
+    """All members, by name. Iteration is in ascending name, so that nothing depends on the order of arrival.
 
-    def __init__(self, options: ProtocolOptions) -> None:
+    Args:
+        options: protocol settings.
+        codec: in which a learner uploads at first.
+    """
+
+    def __init__(self, options: ProtocolOptions, codec: Codec = Codec.BFLOAT16) -> None:
         self._options = options
+        self._codec = codec
         self._members: dict[str, Member] = {}
         self._ordered: list[Member] = []
         self._clock = 0
@@ -289,8 +301,13 @@ class Membership:
         """How long a member that is quarantined has to wait until it may join as a new process; 0: for ever."""
         return 0 if member.out_until_ns == NEVER_NS else max(1, member.out_until_ns - now_ns)
 
+    def fenced(self, member: Member | None, reason: DepartureReason, now_ns: int) -> Fenced:
+        """What is said to a start that does not count any more."""
+        is_out = member is not None and reason is DepartureReason.QUARANTINED
+        return Fenced(reason, self.retry_ns(member, now_ns) if is_out and member is not None else 0)
+
     def _add(self, learner: str) -> Member:
-        member = Member(learner, self._options.fragments, self._options.average_weight)
+        member = Member(learner, self._options.fragments, self._options.average_weight, self._codec)
         self._members[learner] = member
         self._ordered = sorted(self._members.values(), key=lambda member: member.learner)
         return member

@@ -20,6 +20,7 @@ import msgspec
 
 from unlockstep.core.data_book import Grant
 from unlockstep.core.errors import RemoteProtocolError
+from unlockstep.core.formats import Codec
 from unlockstep.core.layout import TensorSpec
 from unlockstep.core.reasons import DepartureReason, JoinRefusal, Recovered, RefusalReason
 
@@ -225,6 +226,8 @@ class Pull(_Message, frozen=True):
 
     round: int
     fragment: int
+    codec: Codec = Codec.BFLOAT16
+    """In this format."""
 
 
 class Farewell(_Message, frozen=True):
@@ -371,6 +374,15 @@ class Transferring(_Message, frozen=True):
 
     learner: str
     incarnation: int
+
+
+class UploadMeasured(_Message, frozen=True):
+    """Syncer host: the body of a contribution has arrived, and how long that took from its first byte to its last."""
+
+    learner: str
+    incarnation: int
+    size_bytes: int
+    duration_ns: int
 
 
 class Committed(_Message, frozen=True):
@@ -521,6 +533,7 @@ SyncerInput = (
     | SeedArrived
     | ContributionArrived
     | Transferring
+    | UploadMeasured
     | Committed
     | Recorded
     | WentBack

@@ -307,7 +307,8 @@ class Rounds:
                 continue
             if self._has_part(member, collecting):
                 collecting.asked[member.learner] = member.incarnation
-                self._outbox.send_to(member.learner, member.incarnation, Pull(collecting.round, collecting.fragment))
+                pull = Pull(collecting.round, collecting.fragment, member.codec)
+                self._outbox.send_to(member.learner, member.incarnation, pull)
 
     def last_pulls(self, member: Member) -> tuple[Pull, ...]:
         """For each fragment that a learner which is about to go has progress on: the open round, or else the last one,
@@ -318,7 +319,7 @@ class Rounds:
                 self._schedule.next_round - 1 - (self._schedule.next_round - 1 - fragment) % self._options.fragments
             )
             if member.c_steps[fragment] and newest in self._memory:
-                pulls.append(Pull(newest, fragment))
+                pulls.append(Pull(newest, fragment, member.codec))
         return tuple(pulls)
 
     def _has_part(self, member: Member, collecting: SyncRound) -> bool:

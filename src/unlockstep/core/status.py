@@ -32,6 +32,10 @@ class LearnerStatus(msgspec.Struct, frozen=True):
     strikes: int
     silent_ns: int
     """Since it was last heard from."""
+    codec: str = ""
+    """In which it is asked for its contributions."""
+    upload_bytes_per_s: float | None = None
+    """Of its link, as measured by its last uploads; None before there was one."""
 
 
 class RoundStatus(msgspec.Struct, frozen=True):

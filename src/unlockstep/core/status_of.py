@@ -157,6 +157,8 @@ def _learner(member: Member, now_ns: int) -> LearnerStatus:
         rounds_merged=member.rounds_merged,
         strikes=member.strikes,
         silent_ns=now_ns - member.heard_ns,
+        codec=member.codec.value,
+        upload_bytes_per_s=member.upload_link.bytes_per_s,
     )
 
 

@@ -34,6 +34,7 @@ import msgspec
 
 from unlockstep.core.actions import Announce, RunEnded, SyncerAction
 from unlockstep.core.admission import examine
+from unlockstep.core.codec_choice import UploadCodecs
 from unlockstep.core.donation import Donations
 from unlockstep.core.errors import LocalProtocolError, RemoteProtocolError
 from unlockstep.core.events import (
@@ -55,6 +56,7 @@ from unlockstep.core.events import (
     SyncerResumed,
     TokensOverwritten,
 )
+from unlockstep.core.formats import Codec
 from unlockstep.core.going_back import GoingBack
 from unlockstep.core.ids import NEVER_NS
 from unlockstep.core.layout import Layout
@@ -69,7 +71,6 @@ from unlockstep.core.messages import (
     EndRun,
     Evaluation,
     Farewell,
-    Fenced,
     Finish,
     HandedOver,
     Heartbeat,
@@ -89,6 +90,7 @@ from unlockstep.core.messages import (
     Stop,
     SyncerInput,
     Transferring,
+    UploadMeasured,
     VersionNotice,
     Welcome,
     WentBack,
@@ -117,6 +119,7 @@ class SyncerCore:
         dealing: how the corpus is dealt out by data leases; None: every learner reads what it likes. If its epochs
             have an end, the run ends when all are trained, or by ``tokens_max`` before, however many steps that takes.
         rollback: when to go back to an earlier state of the parameters; None: never.
+        codecs: formats of uploads, from the finest to the coarsest.
     """
 
     def __init__(
@@ -129,6 +132,7 @@ class SyncerCore:
         *,
         dealing: Dealing | None = None,
         rollback: RollbackOptions | None = None,
+        codecs: tuple[Codec, ...] = (Codec.BFLOAT16,),
     ) -> None:
         self.run_id = run_id
         self.life = 1
@@ -138,7 +142,7 @@ class SyncerCore:
         self._steps_max = steps_max
         self._tokens_max = tokens_max
         self._state = RunState.EMPTY
-        self._members = Membership(options)
+        self._members = Membership(options, codecs[-1])
         self._ledger, self._tally = Ledger(options.fragments), Tally()
         self._outbox = Outbox()
         self._rounds = Rounds(options, self._members, self._ledger, self._tally, self._outbox)
@@ -146,6 +150,7 @@ class SyncerCore:
         self.donations = Donations(options, self._members, self._outbox)
         self._going_back = GoingBack(rollback, self._rounds, self._members, self._tally, self._outbox)
         self._layout: Layout | None = None
+        uploads = UploadCodecs(codecs, options, self._members, lambda: self._layout, self._outbox)
         self._seeder: Member | None = None
         self._is_seeded = False
         self._finish_until_ns = NEVER_NS
@@ -163,9 +168,10 @@ class SyncerCore:
             SeedArrived: self._on_seed,
             ContributionArrived: self._on_contribution,
             Transferring: self._members.hear_transfer,
+            UploadMeasured: uploads.measured,
             Committed: self._on_committed,
             StateWanted: self._on_state_wanted,
-            StateDeclined: self._on_state_declined,
+            StateDeclined: self._on_state,
             StateComing: self._on_state,
             StateArrived: self._on_state,
             StateLost: self._on_state,
@@ -520,7 +526,7 @@ class SyncerCore:
         self._outbox.save()
         if reason is not DepartureReason.LEFT:
             self._ledger.died(member.learner)
-            self._outbox.send_to(member.learner, member.incarnation, self._fenced(member, reason, now_ns))
+            self._outbox.send_to(member.learner, member.incarnation, self._members.fenced(member, reason, now_ns))
         pause_ns = 0 if pause_ns == NEVER_NS else pause_ns
         self._outbox.log(LearnerDeparted(now_ns, member.learner, member.incarnation, reason, tokens_dropped, pause_ns))
         self._leasing.departed(member, in_order=reason is DepartureReason.LEFT)
@@ -541,11 +547,7 @@ class SyncerCore:
         elif member is not None and member.state is MemberState.QUARANTINED:
             reason = DepartureReason.QUARANTINED
         self._outbox.log(MessageIgnored(now_ns, learner, message, RefusalReason.STALE_INCARNATION))
-        self._outbox.send_to(learner, incarnation, self._fenced(member, reason, now_ns))
-
-    def _fenced(self, member: Member | None, reason: DepartureReason, now_ns: int) -> Fenced:
-        is_out = member is not None and reason is DepartureReason.QUARANTINED
-        return Fenced(reason, self._members.retry_ns(member, now_ns) if is_out and member is not None else 0)
+        self._outbox.send_to(learner, incarnation, self._members.fenced(member, reason, now_ns))
 
     def _on_evaluation(self, evaluation: Evaluation, now_ns: int) -> None:
         event = EvaluationReported(
@@ -633,13 +635,7 @@ class SyncerCore:
                 self.donations.stop(now_ns)
             self._proceed(now_ns)
 
-    def _on_state_declined(self, declined: StateDeclined, now_ns: int) -> None:
-        member = self._members.current(declined.learner, declined.incarnation)
-        if member is not None:
-            self.donations.declined(member, declined.ticket, now_ns)
-            self._proceed(now_ns)
-
-    def _on_state(self, message: StateComing | StateArrived | StateLost, now_ns: int) -> None:
+    def _on_state(self, message: StateDeclined | StateComing | StateArrived | StateLost, now_ns: int) -> None:
         self.donations.hear(message, now_ns)
         self._proceed(now_ns)
 

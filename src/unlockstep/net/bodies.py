@@ -20,7 +20,7 @@ from aiohttp import web
 
 from unlockstep.core.digests import digest_of
 from unlockstep.core.errors import LocalProtocolError, RemoteProtocolError
-from unlockstep.core.messages import ContributionArrived, SeedArrived, StateArrived, StateLost
+from unlockstep.core.messages import ContributionArrived, SeedArrived, StateArrived, StateLost, UploadMeasured
 from unlockstep.core.reasons import RefusalReason
 from unlockstep.net import api
 from unlockstep.net.answers import Refusal, begun, json, parse_query
@@ -196,18 +196,23 @@ class Bodies:
             inspection = Inspection(RefusalReason.BAD_COUNTS, str(refusal))
             return _outcome(*service.take_contribution(announced.key, arrived, inspection))
         arrived = msgspec.structs.replace(arrived, **msgspec.structs.asdict(counts))
-        size = storehouse.contribution_size(where.fragment)
+        size = storehouse.contribution_size(where.fragment, where.codec)
+        if size is None:
+            inspection = Inspection(RefusalReason.MALFORMED, f"this run takes no uploads in {where.codec.value}")
+            return _outcome(*service.take_contribution(announced.key, arrived, inspection))
         if part.size is not None and part.size != size:
             sentence = f"the body has {part.size} bytes, fragment {where.fragment} takes exactly {size}"
             inspection, status = Inspection(RefusalReason.WRONG_SIZE, sentence), 413 if part.size > size else 422
             return _outcome(*service.take_contribution(announced.key, arrived, inspection, status))
 
         async def finish(upload: Upload) -> Answer:
+            service.receive(UploadMeasured(learner, incarnation, announced.size, upload.took_ns))
             inspection = Inspection(RefusalReason.DIGEST_MISMATCH, "the body does not have the digest it was sent with")
             if upload.is_sound:
                 bound = storehouse.norm_bound(where.fragment, counts.c_steps)
+                body, steps, tokens = _memory(upload), counts.c_steps, counts.c_tokens
                 inspection = await service.in_worker(
-                    storehouse.inspect, where.fragment, _memory(upload), None, counts.c_steps, counts.c_tokens, bound
+                    storehouse.inspect, where.fragment, body, None, where.codec, steps, tokens, bound
                 )
             return service.take_contribution(announced.key, arrived, inspection)
 

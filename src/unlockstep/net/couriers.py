@@ -145,7 +145,6 @@ class Courier:
     def __init__(self, setting: Setting, layout: Layout, carrier: Carrier, meter: LinkMeter) -> None:
         self._run = setting.run
         self._layout = layout
-        self._codec = setting.codec.upload
         self._downloads = fragment_codecs(layout, setting.codec.download)
         self._carrier = carrier
         self._meter = meter
@@ -169,7 +168,7 @@ class Courier:
 
     async def contribute(self, made: Contribution, path: str, query: dict[str, str]) -> Answered:
         """Upload ``anchor - local``, float32[n]. Status 0: it has not arrived, as far as is known."""
-        key = made.run_id, made.learner, made.round, made.fragment, made.tokens, made.loads
+        key = made.run_id, made.learner, made.round, made.fragment, made.tokens, made.loads, made.codec
 
         def pack() -> Parcel:
             parcel = self._carrier.pack(4 * made.local.size)
@@ -177,7 +176,7 @@ class Courier:
             return parcel
 
         def make(number: int, size: int, timeouts: Timeouts) -> Contribute:
-            return Contribute(number, size, timeouts, *key, self._codec, path, query)
+            return Contribute(number, size, timeouts, *key, path, query)
 
         return await self._send(4 * made.local.size, pack, make)
 

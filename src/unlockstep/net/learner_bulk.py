@@ -177,7 +177,7 @@ class LearnerBulk:
         self._handing_over[handed_over] = c
         path = api.contribution_path(self._run, c.round, c.learner, c.incarnation)
         query = _query(
-            api.ContributionQuery(c.run_id, c.fragment, c.base_version),
+            api.ContributionQuery(c.run_id, c.fragment, c.base_version, c.codec),
             api.CountsQuery(c.c_steps, c.c_tokens, c.tokens, c.position, c.samples),
         )
         status = 0
@@ -242,7 +242,7 @@ class LearnerBulk:
 
 
 def _query(*parts: msgspec.Struct) -> dict[str, str]:
-    return {name: str(value) for part in parts for name, value in msgspec.structs.asdict(part).items()}
+    return {name: str(value) for part in parts for name, value in msgspec.to_builtins(part).items()}
 
 
 def _noted(answer: Answered, path: str) -> int:

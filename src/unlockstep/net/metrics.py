@@ -33,6 +33,7 @@ def prometheus(status: Status, bytes_in: int, bytes_out: int) -> str:
     live = [learner for learner in status.learners if learner.state == "live"]
     bodies = {"in": bytes_in, "out": bytes_out}
     clocks = {learner.learner: learner.clock for learner in live}
+    uploads = {each.learner: each.upload_bytes_per_s for each in live if each.upload_bytes_per_s is not None}
     step_times = {learner.learner: _seconds(learner.step_ns) for learner in live}
     lines = [
         *_one("clock_steps", "gauge", "The syncer's clock, inner steps.", status.clock),
@@ -46,6 +47,9 @@ def prometheus(status: Status, bytes_in: int, bytes_out: int) -> str:
         *_each("refusals_total", "counter", "Contributions refused.", "reason", status.refusals),
         *_each("learner_clock_steps", "gauge", "A live learner's clock.", "learner", clocks),
         *_each("learner_step_seconds", "gauge", "A live learner's average step time.", "learner", step_times),
+        *_each(
+            "learner_upload_bytes_per_second", "gauge", "Of a live learner's link, as measured.", "learner", uploads
+        ),
         *_each("body_bytes_total", "counter", "Bytes of bodies.", "way", bodies),
     ]
     if status.participation is not None:

@@ -63,10 +63,12 @@ function show(s) {
   at("summary").textContent = `${s.state}; clock ${number(s.clock)}${end}; ` +
     `${live} of ${s.learners.length} learners live; ${number(s.rounds_committed)} rounds committed; ` +
     `participation ${percent(s.participation)}; downtime ${seconds(s.downtime_ns)}`;
-  fill(at("learners"), ["learner", "state", "clock", "steps", "tokens/s", "loss", "last round", "merged", "heard"],
+  const columns = ["learner", "state", "clock", "steps", "tokens/s", "loss", "last round", "merged", "upload", "heard"];
+  fill(at("learners"), columns,
     s.learners.map(l => [`${l.learner}.${l.incarnation}`, l.state, number(l.clock), number(l.steps),
       l.step_ns ? number(l.tokens_per_step / l.step_ns * 1e9) : "–", number(l.loss), number(l.last_round),
-      number(l.rounds_merged), seconds(l.silent_ns) + " ago"]));
+      number(l.rounds_merged), l.codec + (l.upload_bytes_per_s ? ` ${number(l.upload_bytes_per_s / 1e6)} MB/s` : ""),
+      seconds(l.silent_ns) + " ago"]));
   const closed = s.round_closed;
   fill(at("rounds"), ["round", "why it is open, or has closed", "fragment", "in", "asked"], [
     ...s.rounds.map(r => [r.round, r.sentence, r.fragment, r.contributions.length, r.asked.length]),

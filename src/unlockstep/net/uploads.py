@@ -92,12 +92,17 @@ class Upload:
         self.sink = sink
         self.token = secrets.token_hex(8)
         """Names this buffer: a sender that is told another one knows that what it had sent before is lost."""
-        self.moved_ns = now_ns
+        self._began_ns = self.moved_ns = now_ns
         self.is_forgotten = False
         """Nobody wants it; what still comes of it is in vain."""
         self._readers = 0
         self._here = bytearray(self.grid.count)
         self._digests = bytearray(DIGEST_BYTES * self.grid.count)
+
+    @property
+    def took_ns(self) -> int:
+        """From its being announced to its newest byte."""
+        return self.moved_ns - self._began_ns
 
     @property
     def is_being_read(self) -> bool:

@@ -16,6 +16,7 @@ import numpy as np
 
 from unlockstep.config import RunConfig
 from unlockstep.core.actions import Commit, Save, SyncerAction
+from unlockstep.core.codec_choice import UploadCodecs
 from unlockstep.core.data_book import DataBook, Grant, Returned
 from unlockstep.core.donation import Donations
 from unlockstep.core.errors import UsageError
@@ -25,7 +26,7 @@ from unlockstep.core.layout import Layout
 from unlockstep.core.leasing import Leasing
 from unlockstep.core.ledger import Ledger
 from unlockstep.core.membership import Member, Membership
-from unlockstep.core.messages import Committed, HandedOver, Recorded, Settled, VersionNotice
+from unlockstep.core.messages import Committed, HandedOver, Recorded, Settled, UploadMeasured, VersionNotice
 from unlockstep.core.options import ProtocolOptions
 from unlockstep.core.outbox import Outbox
 from unlockstep.core.rounds import Rounds
@@ -78,12 +79,15 @@ def _core(
     def make(config: RunConfig, run_id: str) -> SyncerCore:
         core = production_core(config, run_id)
         options = config.protocol
-        core._members, core._ledger, core._outbox = members(options), ledger(options.fragments), outbox()
+        core._members, core._ledger = members(options, config.codec.uploads[-1]), ledger(options.fragments)
+        core._outbox = outbox()
         core._rounds = rounds(taken(options), core._members, core._ledger, core._tally, core._outbox)
         core._leasing = Leasing(config.data.dealing, core._outbox, book)
         core.donations = Donations(options, core._members, core._outbox)
         core._going_back = GoingBack(config.rollback, core._rounds, core._members, core._tally, core._outbox)
         core._reactions[Recorded] = core._going_back.recorded
+        uploads = UploadCodecs(config.codec.uploads, options, core._members, lambda: core._layout, core._outbox)
+        core._reactions[UploadMeasured] = uploads.measured
         adjust(core._rounds, options)
         return core
 

@@ -143,12 +143,11 @@ class ArrayCodecs:
 
     def __init__(self, layout: Layout, config: RunConfig) -> None:
         self._layout = layout
-        self._codec = config.codec
         self._encoder = Encoder(layout, feedback=config.codec.upload_feedback, rounding=config.codec.upload_rounding)
         self._downloads = fragment_codecs(layout, config.codec.download)
 
     def pack(self, made: Contribution) -> Parcel:
-        body = self._encoder.encode(made, self._codec.upload, made.anchor, made.local)
+        body = self._encoder.encode(made, made.codec, made.anchor, made.local)
         return Parcel(body, body_digest(body), len(body))
 
     def forget(self, handed_over: HandedOver) -> None:
@@ -190,9 +189,8 @@ class ArrayCargo:
 
     def receive(self, made: Contribution, parcel: Parcel) -> ContributionArrived:
         house, fragment = self.storehouse, made.fragment
-        inspection = house.inspect(
-            fragment, parcel.body, parcel.digest, made.c_steps, made.c_tokens, house.norm_bound(fragment, made.c_steps)
-        )
+        bound = house.norm_bound(fragment, made.c_steps)
+        inspection = house.inspect(fragment, parcel.body, parcel.digest, made.codec, made.c_steps, made.c_tokens, bound)
         return arrived(made, inspection.norm, inspection.defect, house.hold(fragment, inspection))
 
     def seed(self, fragment: int, values: FloatArray) -> VersionNotice:

@@ -53,6 +53,9 @@ FLUSH_LOOK_NS = 10 * MILLISECOND_NS
 StepTime = Callable[[int], int]
 """Number of the step, from 0 -> its duration in nanoseconds."""
 
+Arrive = Callable[[SyncerProcess, int], None]
+"""The syncer that a body has come to, and how long that took."""
+
 Overhear = Callable[["LearnerProcess", SyncerMessage], None]
 """Process, and what it is told."""
 
@@ -373,11 +376,11 @@ class LearnerProcess:
                 self.undelivered.add(key)
                 self._deliver(UploadFailed(c.round, c.fragment, c.c_tokens, c.tokens))
 
-        def arrive(peer: SyncerProcess) -> None:
+        def arrive(peer: SyncerProcess, took_ns: int) -> None:
             sent = self._host.uploaded(parcel)
 
             def take() -> None:
-                if not peer.take_upload(contribution, sent):
+                if not peer.take_upload(contribution, sent, took_ns):
                     self.life.happen(fail)
                 elif self._uploads.get(key) is contribution:
                     del self._uploads[key]
@@ -394,7 +397,7 @@ class LearnerProcess:
             if self._connection is not None:
                 self.lose(self._connection)
 
-        def arrive(peer: SyncerProcess) -> None:
+        def arrive(peer: SyncerProcess, took_ns: int) -> None:
             def take() -> None:
                 is_taken = peer.take_seed(run_id, learner, incarnation, fragment, values)
                 self.life.happen(lambda: self._deliver(SeedStored(fragment)) if is_taken else fail())
@@ -403,21 +406,19 @@ class LearnerProcess:
 
         self._carry(values.nbytes, arrive, fail)
 
-    def _carry(self, size: int, arrive: Callable[[SyncerProcess], None], fail: Callable[[], None]) -> None:
+    def _carry(self, size: int, arrive: Arrive, fail: Callable[[], None]) -> None:
         """Bring a body to the syncer: in as many attempts as a real learner makes."""
         self._transfers += 1
         self._attempt(1, size, arrive, fail)
 
-    def _attempt(
-        self, attempt: int, size: int, arrive: Callable[[SyncerProcess], None], fail: Callable[[], None]
-    ) -> None:
-        wire = self._host.wire
+    def _attempt(self, attempt: int, size: int, arrive: Arrive, fail: Callable[[], None]) -> None:
+        wire, began_ns = self._host.wire, self.life.clock.now_ns()
 
         def end() -> None:
             syncer = self._syncer()
             fate = Fate.LOST if syncer is None else wire.fate()
             if syncer is not None and fate is not Fate.LOST:
-                arrive(syncer)
+                arrive(syncer, self.life.clock.now_ns() - began_ns)
             if fate is Fate.ARRIVED:
                 self._transfers -= 1
             elif attempt >= (wire.attempts or UPLOAD_ATTEMPTS_MAX):
@@ -438,7 +439,7 @@ class LearnerProcess:
         def fail() -> None:
             self._deliver(StateNotTaken(ticket))
 
-        def arrive(peer: SyncerProcess) -> None:
+        def arrive(peer: SyncerProcess, took_ns: int) -> None:
             sent = self._host.uploaded(parcel)
 
             def take() -> None:

@@ -71,11 +71,12 @@ class _WatchedCodecs:
         self._watched = watched
         self._trained = trained
         self._layout = layout
-        self._uploads = fragment_codecs(layout, config.codec.upload)
+        self._uploads = {codec: fragment_codecs(layout, codec) for codec in config.codec.uploads}
 
     def pack(self, made: Contribution) -> Parcel:
         parcel = self._watched.pack(made)
-        self._trained.hand_over(made, self._uploads[made.fragment].decode(parcel.body).astype(np.float64))
+        delta = self._uploads[made.codec][made.fragment].decode(parcel.body)
+        self._trained.hand_over(made, delta.astype(np.float64))
         return parcel
 
     def forget(self, handed_over: HandedOver) -> None:
@@ -109,7 +110,7 @@ class Shadow:
         self._ward = ward
         self._layout = layout
         self._config = config
-        self._uploads = fragment_codecs(layout, config.codec.upload)
+        self._uploads = {codec: fragment_codecs(layout, codec) for codec in config.codec.uploads}
         self._downloads = fragment_codecs(layout, config.codec.download)
         self._begin()
         if memory is not None:
@@ -139,7 +140,7 @@ class Shadow:
             if body_digest(parcel.body) != parcel.digest:
                 text = f"a damaged body of {made.learner} for round {made.round} is taken for a sound one"
                 self._ward.complain("uploaded body", text)
-            delta = self._uploads[made.fragment].decode(parcel.body)
+            delta = self._uploads[made.codec][made.fragment].decode(parcel.body)
             self._held[arrived.payload] = made, delta.astype(np.float64)
         return arrived
 

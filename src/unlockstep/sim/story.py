@@ -172,13 +172,18 @@ def _quarantine(config: RunConfig, chance: random.Random) -> RunConfig:
 
 
 def _integers(config: RunConfig, chance: random.Random) -> RunConfig:
-    """In half of the stories what is handed over is rounded to integers, in a quarter what is published."""
+    """In half of the stories what is handed over is rounded to integers, by some learners or all of them; in a quarter
+    what is published is."""
     codec = config.codec
     if chance.random() < 0.5:
-        upload, feedback = chance.choice(_INTEGERS), chance.random() < 0.7
-        may_draw = upload is not Codec.INT2 or not feedback
+        formats = sorted(chance.sample(list(Codec), chance.choice((1, 1, 2, 3))), key=lambda codec: -codec.bits)
+        if not formats[-1].is_integer:
+            formats[-1:] = [chance.choice(_INTEGERS)]
+        feedback = chance.random() < 0.7
+        may_draw = Codec.INT2 not in formats or not feedback
         codec = run_config.CodecSection(
-            upload=upload,
+            upload=formats[0],
+            upload_fallbacks=tuple(formats[1:]),
             upload_rounding=chance.choice(list(Rounding)) if may_draw else Rounding.NEAREST,
             upload_feedback=feedback,
             download=codec.download,

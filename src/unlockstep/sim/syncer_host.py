@@ -40,6 +40,7 @@ from unlockstep.core.messages import (
     StateComing,
     StateLost,
     SyncerInput,
+    UploadMeasured,
     VersionNotice,
     Welcome,
     WentBack,
@@ -64,7 +65,14 @@ def production_core(config: RunConfig, run_id: str) -> SyncerCore:
     """The core as a real syncer builds it."""
     run = config.run
     return SyncerCore(
-        run.name, config.protocol, run.steps, run.tokens, run_id, dealing=config.data.dealing, rollback=config.rollback
+        run.name,
+        config.protocol,
+        run.steps,
+        run.tokens,
+        run_id,
+        dealing=config.data.dealing,
+        rollback=config.rollback,
+        codecs=config.codec.uploads,
     )
 
 
@@ -369,10 +377,11 @@ class SyncerProcess:
 
     # ------------------------------------------------------------------------------------------- bodies
 
-    def take_upload(self, made: Contribution, parcel: Parcel) -> bool:
-        """An upload is complete; whether it was made for this run."""
+    def take_upload(self, made: Contribution, parcel: Parcel, took_ns: int) -> bool:
+        """An upload is complete, and how long it took; whether it was made for this run."""
         if self.cargo is None or made.run_id != self.core.run_id:
             return False
+        self.tell(UploadMeasured(made.learner, made.incarnation, parcel.size, took_ns))
         self.tell(self.cargo.receive(made, parcel))
         return True
 

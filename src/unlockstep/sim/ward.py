@@ -243,7 +243,7 @@ class WardedBackend:
             self._complain(made, f"counts (steps, tokens, tokens in all) {counts}, but has trained {expected}")
         local = self._backend.values[part.elements]
         bound = ROUNDING * max(_largest(local), _largest(made.anchor), _largest(progress))
-        excess = part.losses.sent(self._codec.upload, -progress, delta, bound)
+        excess = part.losses.sent(made.codec, -progress, delta, bound)
         if np.isfinite(progress).all():
             if not excess <= bound:
                 self._complain(made, f"differs by {excess:.3g} from what it has trained; rounding is {bound:.3g}")

@@ -86,11 +86,11 @@ unlockstep: llama-tiny on stdlib (run night)                                    
 
   step 120 of 240  ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━                                          50%  60,000 tokens
 
-  learner    state          tokens/s     loss    clock  last round
-  learner-0  training          2,000    2.500      120         119
-  learner-1  training          2,000    2.600      120    118 (-1)
-  learner-2  training          2,000    2.700      120    117 (-2)
-  learner-3  no connection         -        -       80    80 (-39)
+  learner    state          tokens/s     loss    clock  last round              upload
+  learner-0  training          2,000    2.500      120         119  bfloat16 12.5 MB/s
+  learner-1  training          2,000    2.600      120    118 (-1)  bfloat16 12.5 MB/s
+  learner-2  training          2,000    2.700      120    117 (-2)  bfloat16 12.5 MB/s
+  learner-3  no connection         -        -       80    80 (-39)  bfloat16 12.5 MB/s
 
   round       120 (fragment 0): 1 in, quorum 1; waits up to 0.21 s for 2 more
   validation  █▆▅▄▃▃▃▂▂▂▁▁▁▁ 1.294 nats/byte at step 104

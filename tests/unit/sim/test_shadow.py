@@ -54,7 +54,7 @@ def test_what_explains_a_step_is_what_it_was_taken_with(outer: OuterSection) -> 
 def test_the_store_agrees_with_it_whatever_the_settings() -> None:
     """Every codec, adoption, merge rule and anchor turns up among these."""
     played = [stories.draw(seed) for seed in range(20)]
-    assert {story.config.codec.upload for story in played} == set(Codec)
+    assert {codec for story in played for codec in story.config.codec.uploads} == set(Codec)
     assert {story.config.outer.merge for story in played} == set(MergeRule)
     for story in played:
         outcome = play(story)

@@ -60,7 +60,7 @@ PORT_DEFAULT = 7077
 STREAM_BUFFER_BYTES = 1024 * 1024
 """What one connection may hold unread; larger than the library's default because bodies are."""
 
-WRITE_BYTES = 256 * 1024
+WRITE_BYTES = 512 * 1024
 """Piece in which a body is written: other connections get their turn between two of them."""
 
 OUTBOX_MESSAGES_MAX = 1024

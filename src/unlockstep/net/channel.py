@@ -19,6 +19,7 @@ import re
 import select
 import socket
 import ssl
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -29,6 +30,9 @@ from unlockstep.net.timeouts import Timeouts
 
 TEXT_BYTES_MAX = 16 * 1024 * 1024
 """Largest answer that is no body of a fragment or state: digests of 2**17 chunks."""
+
+SPELL_S = 0.02
+"""How long bytes are moved before it is told: TLS moves 16 KiB at a time, and telling costs as much as moving them."""
 
 HEAD_BYTES_MAX = 64 * 1024
 """Of an answer."""
@@ -158,8 +162,14 @@ class Channel:
         sock.sendall("\r\n".join(lines).encode("latin-1"))
 
     def send(self, view: memoryview) -> int:
-        """Send what of ``view`` can be sent; returns how much that was. Raises OSError."""
-        return self._open_socket.send(view)
+        """Send of ``view`` what can be sent within ``SPELL_S``, at least a byte; returns how much that was. Raises
+        OSError."""
+        sent, until_s = 0, time.monotonic() + SPELL_S
+        while sent < len(view):
+            sent += self._open_socket.send(view[sent:])
+            if time.monotonic() >= until_s:
+                break
+        return sent
 
     def break_off(self) -> None:
         """The rest of the request is not sent."""
@@ -188,14 +198,20 @@ class Channel:
         return reply
 
     def read(self, view: memoryview) -> int:
-        """Read what has come of the body, at least a byte, into ``view``; returns how much that was. Raises OSError."""
+        """Read into ``view`` what comes of the body within ``SPELL_S``, at least a byte; returns how much that was.
+        Raises OSError."""
         assert self._reader is not None and self._left, "there is nothing to read"
-        count = self._reader.readinto1(view[: self._left])
-        if not count:
-            raise ConnectionResetError(f"the body ended {self._left} bytes early")
-        self._left -= count
+        view, filled, until_s = view[: self._left], 0, time.monotonic() + SPELL_S
+        while filled < len(view):
+            count = self._reader.readinto1(view[filled:])
+            if not count:
+                raise ConnectionResetError(f"the body ended {self._left - filled} bytes early")
+            filled += count
+            if time.monotonic() >= until_s:
+                break
+        self._left -= filled
         self._end_if_read()
-        return count
+        return filled
 
     def text(self) -> bytes:
         """All of a small body. Raises OSError, or RemoteProtocolError if it is not small."""

@@ -287,7 +287,7 @@ def rate(control: str, direction: str, number: int, seed: int) -> float:
         for namespace in (run.star.syncer, *run.star.learners):
             set_congestion_control(namespace, control)
         stack.enter_context(inside(run.star.learners[0]))
-        bulk = stack.enter_context(closing(Bulk(run.url(0), streams=number or 2)))
+        bulk = stack.enter_context(closing(Bulk(run.url(0), streams=number or None)))
         seeder = stack.enter_context(closing(Seeder(run)))
         if direction == "up":
             transfer = Thread(target=lambda: bulk.upload(seeder.path, seeder.query, seeder.body), daemon=True)

@@ -10,13 +10,14 @@ Contenders take turns; figures are medians. ``both`` is twice the size over the 
 gigabyte costs at both ends together, seconds, mean of up and down: with n cores nothing moves faster than n / CPU. What
 else runs on the machine falsifies all but that.
 
-gRPC needs ``pip install unlockstep[bench]``; TLS everywhere with a certificate made here (``trustme``, of the same).
+gRPC needs ``pip install unlockstep[bench]``.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import datetime
 import functools
 import itertools
 import json
@@ -60,15 +61,15 @@ class Certificate:
 
 
 def make_certificate(folder: Path) -> Certificate:
-    import trustme
+    from unlockstep.certificates import issue, new_authority
 
-    authority = trustme.CA()
-    issued = authority.issue_cert("127.0.0.1", "localhost")
+    now = datetime.datetime.now(datetime.UTC)
+    authority = new_authority("benchmark", now)
+    issued = issue(authority, "syncer", ("127.0.0.1",), now, 1)
     made = Certificate(folder / "chain.pem", folder / "key.pem", folder / "ca.pem")
-    issued.private_key_pem.write_to_path(made.key)
-    for blob in issued.cert_chain_pems:
-        blob.write_to_path(made.chain, append=True)
-    authority.cert_pem.write_to_path(made.authority)
+    for path, content in ((made.chain, issued.cert), (made.key, issued.key), (made.authority, authority.cert)):
+        path.touch(0o600)
+        path.write_bytes(content)
     return made
 
 
@@ -133,40 +134,38 @@ class Ours(Contender):
         asyncio.run(self._serve(listening))
 
     async def _serve(self, listening: Callable[[int], None]) -> None:
-        from aiohttp import web
-
         from unlockstep.core.syncer import SyncerCore
-        from unlockstep.net.api import STREAM_BUFFER_BYTES
+        from unlockstep.net.audit import Audit
+        from unlockstep.net.gate import Gate
         from unlockstep.net.listening import Endpoint
-        from unlockstep.net.resources import application
+        from unlockstep.net.security import ServerSecurity
         from unlockstep.net.syncer_service import SyncerService
         from unlockstep.runlog import Header, RunLogWriter
 
-        config = self._config()
+        config, certificate = self._config(), self.certificate
+        security = ServerSecurity() if certificate is None else ServerSecurity(certificate.chain, certificate.key)
         core = SyncerCore("bench", config.protocol, config.run.steps, 0, "id")
         with (
             tempfile.TemporaryDirectory() as folder,
             RunLogWriter(Path(folder) / "run.jsonl", Header(run="bench", config_digest="")) as log,
         ):
-            service = SyncerService(config, core, log)
-            async with service.listening(Endpoint("127.0.0.1", 0)):  # Its other tasks; the port is ours.
-                runner = web.AppRunner(application(service), access_log=None, read_bufsize=STREAM_BUFFER_BYTES)
-                await runner.setup()
-                context = None if self.certificate is None else self.certificate.server()
-                await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
-                listening(runner.addresses[0][1])
+            service = SyncerService(config, core, log, gate=Gate(security, Audit()))
+            async with service.listening(Endpoint("127.0.0.1", 0, scheme=security.scheme)) as url:
+                listening(int(url.rpartition(":")[2]))
                 await asyncio.Event().wait()
 
     def connect(self, port: int) -> None:
         from unlockstep.core.codec import Codec, FragmentCodec, body_digest
         from unlockstep.net.bulk import Bulk
+        from unlockstep.net.security import NO_SECURITY, ClientSecurity
 
+        security = NO_SECURITY if self.certificate is None else ClientSecurity(self.certificate.authority)
         scheme = "http" if self.certificate is None else "https"
         self._url = f"{scheme}://127.0.0.1:{port}"
         self._layout_here = self._layout()
         self._codec = FragmentCodec(self._layout_here, 0, Codec.FLOAT32)
         asyncio.run(self._join())
-        self._bulk = Bulk(self._url, self if self.certificate else None, streams=self.streams)
+        self._bulk = Bulk(self._url, security, streams=self.streams)
         body = self._codec.encode(np.zeros(self.size // 4, np.float32))
         self._digest = body_digest(body)
         query = {"run_id": "id", "learner": "l0", "incarnation": "1"}
@@ -177,13 +176,6 @@ class Ours(Contender):
 
     streams = 2
 
-    def context(self) -> ssl.SSLContext:
-        assert self.certificate is not None
-        return self.certificate.client()
-
-    def headers(self, url: str) -> dict[str, str]:
-        return {}
-
     async def _join(self) -> None:
         import aiohttp
 
@@ -192,7 +184,7 @@ class Ours(Contender):
 
         layout = self._layout_here
         async with aiohttp.ClientSession() as session:
-            tls = self.context() if self.certificate else True
+            tls = self.certificate.client() if self.certificate else True
             async with session.ws_connect(self._url + "/v1/runs/bench/control", ssl=tls) as socket:
                 await socket.send_bytes(encode(Join("l0", 0, PROTOCOL_VERSION, layout.digest, layout.specs(), "id")))
                 await socket.receive_bytes()

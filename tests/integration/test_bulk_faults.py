@@ -8,12 +8,14 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from support.bulk_stage import BODY_BYTES, TAKEN, on_loop, place, stage
 from support.bulk_stage import stage as another_life
-from support.live_run import WAIT_S
-from support.proxy import Broken, Ended, Proxy, Silent, Spoil, Stop
+from support.live_run import WAIT_S, live_syncer, small_config
+from support.proxy import Broken, Direction, Ended, Proxy, Silent, Spoil, Stop
+from support.secret_files import secrets_in
 from unlockstep.core.codec import body_digest
 from unlockstep.core.events import FragmentCommitted
 from unlockstep.core.messages import Settled
@@ -265,3 +267,46 @@ async def test_a_learner_that_goes_in_the_middle_leaves_nothing(tmp_path: Path) 
         assert (await asyncio.to_thread(lambda: syncer.log.events)) != []
         assert not [event for event in syncer.log.events if isinstance(event, FragmentCommitted)]
         bulk.close()
+
+
+# ------------------------------------------------------------------------------------------------- over TLS
+
+
+@pytest.mark.parametrize("direction", ["up", "down"])
+def test_over_tls_too_a_transfer_goes_on_where_its_connection_broke(direction: Direction, tmp_path: Path) -> None:
+    @on_loop
+    async def run(tmp_path: Path) -> None:
+        secrets = secrets_in(tmp_path / "secrets")
+        security = secrets.client()
+        async with live_syncer(small_config(), tmp_path, security=secrets.server()) as syncer:
+            connector = aiohttp.TCPConnector(ssl=security.context(syncer.url) or True)
+            async with aiohttp.ClientSession(connector=connector, headers=security.headers(syncer.url)) as session:
+                learner = syncer.puppet(session, "l0")
+                pull = await learner.start()
+                path, query = place(learner, pull)
+                body, version = learner.body(pull.fragment, 1.0), api.version_path("small", pull.fragment, 0)
+                assert syncer.service.storehouse is not None
+                found = syncer.service.storehouse.body(pull.fragment, 0)
+                assert found is not None
+                with Proxy(syncer.url, Stop(direction, 5000)) as proxy:
+                    url = proxy.url.replace("http:", "https:")
+                    bulk = Bulk(url, security, chunk_bytes=CHUNK, streams=2, timeouts=patient)
+                    assert await asyncio.to_thread(bulk.upload, path, query, body) == TAKEN
+                    assert await asyncio.to_thread(bulk.download, version, len(found[0]), found[1]) == found[0]
+                    bulk.close()
+                    assert proxy.fault is not None and proxy.fault.done.is_set()
+                assert (await learner.hear(Settled)).refusal is None
+
+    run(tmp_path=tmp_path)
+
+
+@on_loop
+async def test_a_syncer_that_is_not_vouched_for_is_told_at_once_and_not_tried_again(tmp_path: Path) -> None:
+    secrets, others = secrets_in(tmp_path / "secrets"), secrets_in(tmp_path / "others")
+    async with live_syncer(small_config(), tmp_path, security=secrets.server()) as syncer:
+        with Proxy(syncer.url) as proxy:
+            bulk = Bulk(proxy.url.replace("http:", "https:"), others.client(), timeouts=patient)
+            answer = await asyncio.to_thread(bulk.upload, "/", {}, memoryview(bytes(100)))
+            bulk.close()
+        assert answer.status == 0 and "certificate" in answer.sentence
+        assert 0 < proxy.passed["up"] < 2000

@@ -383,3 +383,31 @@ async def test_a_seed_in_chunks_is_stored_and_may_be_sent_again(tmp_path: Path) 
             assert await asyncio.to_thread(bulk.upload, path, query, body) == Answer(200, "")
         await syncer.log.until(RunSeeded, learner="l0")
         bulk.close()
+
+
+@on_loop
+async def test_the_last_chunk_of_a_state_twice_at_once_is_acted_upon_once(tmp_path: Path) -> None:
+    async with stage(tmp_path) as (syncer, donor, _), aiohttp.ClientSession() as session:
+        wanting = syncer.puppet(session, "l1")
+        await wanting.join()
+        await wanting.say(StateWanted("l1", wanting.incarnation, 0))
+        path, state = api.state_path("small", (await donor.hear(StateAsked)).ticket), bytes(range(200))
+        digest = BodyDigest.of_chunks([digest_of(state[:100]), digest_of(state[100:])], 100)
+        query = {"run_id": "id", "learner": "l0", "incarnation": str(donor.incarnation)}
+
+        async def put(start: int) -> int:
+            data = state[start : start + 100]
+            headers = {
+                "Content-Range": content_range(Span(start, start + 100), 200),
+                api.CONTENT_DIGEST: api.content_digest(body_digest(data)),
+                **api.digest_fields(digest),
+            }
+            async with session.put(syncer.url + path, params=query, data=data, headers=headers) as response:
+                return response.status
+
+        assert await put(0) == 202
+        assert await asyncio.gather(*(put(100) for _ in range(8))) == [201] * 8
+        ready = await wanting.hear(StateReady)
+        async with session.get(syncer.url + path) as response:
+            assert (response.status, await response.read()) == (200, state)
+        assert ready.size_bytes == 200

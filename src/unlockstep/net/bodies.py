@@ -83,8 +83,6 @@ class Bodies:
     def __init__(self, service: SyncerService) -> None:
         self._service = service
         self._intake = Intake(service.hashers, lambda: service.timeouts)
-        self._endings: dict[str, asyncio.Task[Answer]] = {}
-        """Bodies that are here whole and are being looked at, by key."""
         self._digests: OrderedDict[str, api.ChunkDigests] = OrderedDict()
 
     # ------------------------------------------------------------------------------------------- versions
@@ -298,22 +296,19 @@ class Bodies:
             raise Refusal(411, "state the Content-Length of the body")
         if request.headers.get("Content-Encoding", "identity") != "identity":
             raise Refusal(415, "bodies travel uncompressed")
-        ending = self._endings.get(announced.key)
-        if ending is None:
-            try:
-                upload = service.uploads.open(announced, make_sink, service.now_ns)
-            except Full as full:
-                raise Refusal(429, str(full)) from None
-            if upload.grid.count and part.index is not None:
-                damage = await self._bring(request, upload, part, part.index, moved)
-                if damage:
-                    return _still_missing(400, upload, damage)
-            if not upload.is_whole:
-                return _still_missing(202, upload)
-            ending = self._endings.get(announced.key)
-        if ending is None:
-            ending = self._endings[announced.key] = asyncio.create_task(self._end(upload, finish))
-        return _outcome(*await asyncio.shield(ending))
+        try:
+            upload = service.uploads.open(announced, make_sink, service.now_ns)
+        except Full as full:
+            raise Refusal(429, str(full)) from None
+        if not upload.is_whole and part.index is not None:
+            damage = await self._bring(request, upload, part, part.index, moved)
+            if damage:
+                return _still_missing(400, upload, damage)
+        if not upload.is_whole:
+            return _still_missing(202, upload)
+        if upload.ending is None:
+            upload.ending = asyncio.create_task(self._end(upload, finish))
+        return _outcome(*await asyncio.shield(upload.ending))
 
     async def _bring(self, request: web.Request, upload: Upload, part: _Part, index: int, moved: Moved) -> str:
         """What is wrong with the chunk that has come; empty if it is here."""
@@ -356,7 +351,6 @@ class Bodies:
             return 500, "the syncer has failed; see its log"
         finally:
             self._service.uploads.take(upload)
-            del self._endings[upload.announced.key]
 
     def _repeated(self, request: web.Request, announced: Announced) -> web.Response:
         """It is answered as the first time, and has no effect."""

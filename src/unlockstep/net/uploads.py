@@ -9,6 +9,7 @@ has not moved for a while, or when its learner needs the place for another one. 
 from __future__ import annotations
 
 import secrets
+from asyncio import Task
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -95,6 +96,8 @@ class Upload:
         self._began_ns = self.moved_ns = now_ns
         self.is_forgotten = False
         """Nobody wants it; what still comes of it is in vain."""
+        self.ending: Task[tuple[int, str]] | None = None
+        """What becomes of it, once it is whole: one task, however many requests ask."""
         self._readers = 0
         self._here = bytearray(self.grid.count)
         self._digests = bytearray(DIGEST_BYTES * self.grid.count)

@@ -1,8 +1,9 @@
 """The process of a courier: takes jobs from its learner's socket, has them carried out, and ends when that socket does.
 
-Decides that it takes what is left of the processor (``NICENESS``), that every job has a thread, and that it outlives
-its learner by nothing: the end of the socket is the end of the process, whatever is under way. Does not decide what a
-job is made of (``porter``). Loads no framework: it is some 40 MB, and what its jobs need.
+Decides that it takes what is left of the processor (``NICENESS``), that every job has a thread, which memory it looks
+at again, and that it outlives its learner by nothing: the end of the socket is the end of the process, whatever is
+under way. Does not decide what a job is made of (``porter``). Loads no framework: it is some 40 MB, and what its jobs
+need.
 """
 
 from __future__ import annotations
@@ -10,18 +11,38 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import msgspec
 
 from unlockstep.core.errors import LocalProtocolError, UnlockstepError
-from unlockstep.net.jobs import Fetch, Forget, FrameReader, Job, Ready, Setting, SetUp, TurnTo, read_order, send_frame
+from unlockstep.net.jobs import (
+    Forget,
+    FrameReader,
+    GiveState,
+    Job,
+    Ready,
+    Setting,
+    SetUp,
+    TakeState,
+    TurnTo,
+    read_order,
+    send_frame,
+)
 from unlockstep.net.memory_files import Bytes, MemoryFile
 from unlockstep.net.porter import Porter, connector
 
 NICENESS = 10
 """Training goes first where there are fewer processors than work. Bulk still gets on: on a busy machine it has a tenth
 of a processor."""
+
+THREADS_MAX = 16
+"""Jobs at once. The learner asks for fewer; more of them wait."""
+
+MAPPINGS_MAX = 4
+"""Memory of earlier jobs that stays mapped: the learner uses it again, and to map it takes longer than to copy it."""
 
 
 def main(descriptor: int) -> None:
@@ -42,7 +63,7 @@ def main(descriptor: int) -> None:
 
 def _serve(end: socket.socket) -> None:
     office: _Office | None = None
-    reader = FrameReader(end)
+    reader, mappings = FrameReader(end), Mappings()
     while reader.read():
         for body, descriptor in reader.frames():
             order = read_order(body)
@@ -56,8 +77,10 @@ def _serve(end: socket.socket) -> None:
                     office.porter.turn_to(order.url)
                 case Forget():
                     office.porter.forget(order.handed_over)
+                case GiveState() | TakeState():  # Large, and for once.
+                    office.begin(order, _memory(order.size, descriptor))
                 case _:
-                    office.begin(order, _memory(order.size, descriptor, is_written=isinstance(order, Fetch)))
+                    office.begin(order, mappings.find(order.size, descriptor))
 
 
 class _Office:
@@ -67,26 +90,53 @@ class _Office:
         self._end = end
         self._lock = threading.Lock()
         """Of the socket: results are written one after the other."""
+        self._threads = ThreadPoolExecutor(THREADS_MAX, "unlockstep-job")
         self.porter = porter
         send_frame(end, Ready())
 
     def begin(self, job: Job, memory: Bytes) -> None:
         """Have a job carried out."""
-        threading.Thread(target=self._carry_out, args=(job, [memory]), daemon=True).start()
+        self._threads.submit(self._carry_out, job, [memory])
 
     def _carry_out(self, job: Job, memory: list[Bytes]) -> None:
         result = self.porter.carry_out(job, memory.pop())
-        # The memory is not shown here any more: the learner may use it again, or give it back to the system.
+        # Nobody works with the memory any more: the learner may use it again, or give it back to the system.
         with self._lock, suppress(OSError):  # If the learner is gone, whoever reads from the socket sees it too.
             send_frame(self._end, result)
+
+
+class Mappings:
+    """Memory that is used for one job after the other, known by the file that it is."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[int, int], Bytes] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def find(self, size: int, descriptor: int | None) -> Bytes:
+        """The first bytes of the file. The descriptor is closed. Raises as ``MemoryFile`` does."""
+        if descriptor is None:
+            raise LocalProtocolError("it was given a job without its memory")
+        file = os.fstat(descriptor)
+        # As long as it is mapped no other file has its number.
+        known = self._known.pop((file.st_dev, file.st_ino), None)
+        if known is None:
+            known = _memory(file.st_size, descriptor)
+        else:
+            os.close(descriptor)
+        self._known[file.st_dev, file.st_ino] = known
+        if len(self._known) > MAPPINGS_MAX:
+            self._known.popitem(last=False)
+        return known[:size]
 
 
 def _setting(size: int, descriptor: int | None) -> Setting:
     return msgspec.msgpack.decode(_memory(size, descriptor).tobytes(), type=Setting)
 
 
-def _memory(size: int, descriptor: int | None, is_written: bool = False) -> Bytes:
+def _memory(size: int, descriptor: int | None) -> Bytes:
     if descriptor is None:
         raise LocalProtocolError("it was given a job without its memory")
-    with MemoryFile.received(descriptor, size, is_written) as file:
+    with MemoryFile.received(descriptor, size) as file:
         return file.bytes

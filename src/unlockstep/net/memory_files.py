@@ -29,7 +29,6 @@ import numpy.typing as npt
 Bytes = npt.NDArray[np.uint8]
 
 _FILL_BYTES = 1024 * 1024
-_POPULATE: int = getattr(mmap, "MAP_POPULATE", 0)
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
@@ -50,18 +49,18 @@ class MemoryFile:
         self._take(_new_descriptor(size), size)
 
     @classmethod
-    def received(cls, descriptor: int, size: int, is_written: bool = False) -> Self:
+    def received(cls, descriptor: int, size: int) -> Self:
         """The first bytes of one that another process has made. ``descriptor`` is this object's from now on, whatever
-        happens. If all of it is going to be written, page tables are filled in at once, in half the time."""
+        happens."""
         file = cls.__new__(cls)
-        file._take(descriptor, size, is_written)
+        file._take(descriptor, size)
         return file
 
-    def _take(self, descriptor: int, size: int, is_written: bool = False) -> None:
+    def _take(self, descriptor: int, size: int) -> None:
         self._descriptor = descriptor
         self._closing = weakref.finalize(self, os.close, descriptor)
         try:
-            self.bytes: Bytes = _mapped(descriptor, size, _POPULATE if is_written else 0)
+            self.bytes: Bytes = _mapped(descriptor, size)
         except BaseException:
             self.close()
             raise
@@ -126,13 +125,12 @@ class _Mapping:
         weakref.finalize(self, _system().munmap, address, size).atexit = False
 
 
-def _mapped(descriptor: int, size: int, flags: int) -> Bytes:
+def _mapped(descriptor: int, size: int) -> Bytes:
     if os.fstat(descriptor).st_size < size:
         raise OSError(f"the memory that was given has fewer than the {size} bytes announced")
     if size == 0:
         return np.empty(0, np.uint8)
-    protection = mmap.PROT_READ | mmap.PROT_WRITE
-    address = _system().mmap(None, size, protection, mmap.MAP_SHARED | flags, descriptor, 0)
+    address = _system().mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
     if address == _MAP_FAILED:
         number = ctypes.get_errno()
         raise OSError(number, f"{size} bytes of shared memory cannot be mapped: {os.strerror(number)}")

@@ -297,6 +297,9 @@ def test_what_the_user_can_mend_is_one_sentence(tmp_path: Path) -> None:
             Learner(model, optimizer, syncer="http://127.0.0.1:1", **bad)
     with pytest.raises(UsageError, match="courier is 'pigeon'; choose process or thread"):
         Learner(model, optimizer, syncer="http://127.0.0.1:1", courier="pigeon")  # type: ignore[arg-type]
+    for bad_mbit in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(UsageError, match=r"bandwidth_mbit is .*; give Mbit/s, above 0 and finite"):
+            Learner(model, optimizer, syncer="http://127.0.0.1:1", bandwidth_mbit=bad_mbit)
     with pytest.raises(UsageError, match=r"stateful\['it'\] is a int, which has no state_dict"):
         Learner(model, optimizer, syncer="http://127.0.0.1:1", stateful={"it": 1})  # type: ignore[dict-item]
     with syncer_thread(config(fragments=5), tmp_path) as syncer:

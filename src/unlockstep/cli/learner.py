@@ -47,6 +47,9 @@ def learner(
     notice_s: Annotated[
         float, typer.Option(help="Seconds from SIGTERM until this process must be gone; handing over takes most of it.")
     ] = ENDING_S_MAX,
+    bandwidth_mbit: Annotated[
+        float | None, typer.Option(help="Most of the link that bulk may take, Mbit/s each way; default: what there is.")
+    ] = None,
     run: Annotated[str | None, typer.Option(help="Name of the run, if the syncer has several.")] = None,
     trust_syncer: Trust = False,
     ca: Ca = None,
@@ -73,6 +76,8 @@ def learner(
         raise UsageError(f"--slowdown is {slowdown}; it must be at least 1 and finite")
     if not 1 <= notice_s <= NOTICE_S_MAX:
         raise UsageError(f"--notice-s is {notice_s}; it must be at least 1 and at most a day ({NOTICE_S_MAX:.0f})")
+    if bandwidth_mbit is not None and not 0 < bandwidth_mbit < float("inf"):
+        raise UsageError(f"--bandwidth-mbit is {bandwidth_mbit}; give Mbit/s, above 0 and finite, or leave it out")
     log_to_stderr(name or "learner")
     security = client_security(ca, cert, key, token_file)
     config = run_config.loads(read_config(syncer, run, security), source=f"the configuration from {syncer}")
@@ -80,7 +85,9 @@ def learner(
     with stop_request(parent_pid, notice_s) as stop:
         with loading(config):
             backend = new_backend(config, shard, shards)
-        ended = _train(backend, config, syncer, security, name, checkpoint, slowdown, notice_s, stop, as_json)
+        ended = _train(
+            backend, config, syncer, security, name, checkpoint, slowdown, notice_s, bandwidth_mbit, stop, as_json
+        )
         return 0 if ended else stop.exit_code
 
 
@@ -93,6 +100,7 @@ def _train(
     checkpoint: Path | None,
     slowdown: float,
     notice_s: float,
+    bandwidth_mbit: float | None,
     stop: StopRequest,
     as_json: bool,
 ) -> bool:
@@ -113,6 +121,7 @@ def _train(
             stateful={"recipe": backend},
             data=backend.stream if isinstance(backend.stream, LeasedStream) else None,
             leave_s=LEAVING_SHARE * notice_s,
+            bandwidth_mbit=bandwidth_mbit,
             ca=security.ca,
             cert=security.cert,
             key=security.key,

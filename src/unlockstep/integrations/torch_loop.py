@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 WAKE_S = 0.1
 """How often a learner that waits looks whether it was asked to stop."""
 
+BYTES_PER_MBIT = 125_000
+
 _log = logging.getLogger(__name__)
 
 
@@ -148,6 +150,7 @@ class Learner:
             machines are taken away with notice, that notice, less an inner step.
         courier: where what is large is encoded, sent and fetched: ``"process"``, a small child process, so that it
             neither slows training nor is slowed by it; ``"thread"``, where no child is wanted.
+        bandwidth_mbit: most of the link that what is large may take, Mbit/s each way; None: what there is.
         stateful: what is kept in the file beside model and optimizer, by name: anything with ``state_dict()`` and
             ``load_state_dict()``.
         ca: file of the certificate that vouches for the syncer's (``ca.pem`` of ``unlockstep certs``); None: those this
@@ -181,6 +184,7 @@ class Learner:
         data: LeasedStream | NDArray[np.unsignedinteger] | None = None,
         leave_s: float = FLUSH_S_MAX,
         courier: CourierKind = "process",
+        bandwidth_mbit: float | None = None,
         ca: str | os.PathLike[str] | None = None,
         cert: str | os.PathLike[str] | None = None,
         key: str | os.PathLike[str] | None = None,
@@ -190,6 +194,7 @@ class Learner:
         _check_stateful(stateful or {})
         if courier not in get_args(CourierKind):
             raise UsageError(f"courier is {courier!r}; choose process or thread")
+        self._bytes_per_s = _bytes_per_s(bandwidth_mbit)
         self._leave_s = leave_s
         self._courier: CourierKind = courier
         self.name = default_name() if name is None else name
@@ -265,6 +270,7 @@ class Learner:
             leases=leases_of(self.config),
             flush_s=self._leave_s,
             courier=self._courier,
+            bytes_per_s=self._bytes_per_s,
             security=self._security,
         )
         self._loop = LearnerLoop.create(
@@ -458,6 +464,14 @@ def _check_seconds(**spans: float | None) -> None:
     for name, span_s in spans.items():
         if span_s is not None and not 0 <= span_s <= threading.TIMEOUT_MAX:
             raise UsageError(f"{name} is {span_s}; give seconds, at least 0 and finite")
+
+
+def _bytes_per_s(bandwidth_mbit: float | None) -> float | None:
+    if bandwidth_mbit is None:
+        return None
+    if not 0 < bandwidth_mbit < float("inf"):
+        raise UsageError(f"bandwidth_mbit is {bandwidth_mbit}; give Mbit/s, above 0 and finite, or None: no limit")
+    return bandwidth_mbit * BYTES_PER_MBIT
 
 
 def _check_stateful(stateful: Mapping[str, Stateful]) -> None:

@@ -86,6 +86,7 @@ class LearnerClient:
         flush_s: given to what is queued or under way when the client is closed, seconds.
         courier: where bulk is carried.
         security: whom it trusts, and what it shows.
+        bytes_per_s: most that bulk may take of the link, each way; None: no limit.
     """
 
     def __init__(
@@ -99,7 +100,9 @@ class LearnerClient:
         flush_s: float = FLUSH_S_MAX,
         courier: CourierKind = "process",
         security: ClientSecurity = NO_SECURITY,
+        bytes_per_s: float | None = None,
     ) -> None:
+        self._bytes_per_s = bytes_per_s
         self._security = security
         self._addresses = Addresses(url)
         self._run = run
@@ -255,10 +258,11 @@ class LearnerClient:
             fragments=layout.fragment_count,
             method=layout.method,
             codec=self._codec,
-            ca=None if shown.ca is None else str(shown.ca),
-            cert=None if shown.cert is None else str(shown.cert),
-            key=None if shown.key is None else str(shown.key),
-            token_file=str(shown.token) if isinstance(shown.token, Path) else None,
+            ca=_absolute(shown.ca),
+            cert=_absolute(shown.cert),
+            key=_absolute(shown.key),
+            token_file=_absolute(shown.token) if isinstance(shown.token, Path) else None,
+            bytes_per_s=self._bytes_per_s,
         )
         token = shown.token if isinstance(shown.token, str) else None
         if self._courier_kind == "process" and is_available():
@@ -283,3 +287,8 @@ class LearnerClient:
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if self._waking_ns == NEVER_NS else pause_s):
                     await self._deadline_moved.wait()
+
+
+def _absolute(path: Path | None) -> str | None:
+    """For a process that may be started from elsewhere one day."""
+    return None if path is None else str(path.absolute())

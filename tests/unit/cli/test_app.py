@@ -18,7 +18,7 @@ FLAGS = {
     "syncer": "--config --set --listen --advertise --run-dir --store --standby --no-standby --insecure --no-insecure "
     "--secrets --tls-cert --tls-key --tokens --client-ca --parent-pid --json --help",
     "learner": "--syncer --name --shard --shards --slowdown --checkpoint --notice-s --run --parent-pid --json --help "
-    "--trust-syncer " + ACCESS,
+    "--bandwidth-mbit --trust-syncer " + ACCESS,
     "evaluator": f"--syncer --out --name --run --parent-pid --json --help --trust-syncer {ACCESS}",
     "status": f"--run --json --help {ACCESS}",
     "stop": f"--run --help {ACCESS}",
@@ -222,6 +222,7 @@ def test_a_syncer_that_does_not_answer_is_named(command: tuple[str, ...], senten
         (("--shard", "-1"), "--shard is -1"),
         (("--shards", "0"), "--shards is 0"),
         (("--notice-s", "1e12"), "--notice-s is 1000000000000.0; it must be at least 1 and at most a day"),
+        (("--bandwidth-mbit", "0"), "--bandwidth-mbit is 0.0; give Mbit/s, above 0"),
     ],
 )
 def test_a_bad_argument_of_a_learner_is_named(

@@ -67,9 +67,10 @@ SPARES_MAX = 2
 one that was used before takes 2."""
 
 _BOOT = (
-    "import sys; sys.path[:] = sys.argv[2:]; from unlockstep.net.courier_process import main; main(int(sys.argv[1]))"
+    "'the courier of an unlockstep learner'; import sys; sys.path[:] = sys.argv[2:]; "
+    "from unlockstep.net.courier_process import main; main(int(sys.argv[1]))"
 )
-"""Whatever is imported in the child is what would be imported here."""
+"""Whatever is imported in the child is what would be imported here. The first words are for who lists processes."""
 
 _PROGRAM = (sys.executable, "-c", _BOOT)
 

@@ -58,6 +58,9 @@ the training thread more, as both have to wait for the interpreter lock."""
 LIVES_MAX = 2
 """Carriers that may die under one job: it may be the job that kills them."""
 
+NOBODY = -1
+"""Number of a job that no carrier has answered."""
+
 LARGE = float("inf")
 """Of what is always computed with in a worker."""
 
@@ -73,10 +76,6 @@ MakeJob: TypeAlias = Callable[[int, int, Timeouts], Job]
 def memory_bytes(layout: Layout, codec: CodecSection) -> int:
     """What the largest fragment needs in memory while it is carried, up or down."""
     return max(fetch_size(each) for each in fragment_codecs(layout, codec.download))
-
-
-NOBODY = -1
-"""Number of a job that no carrier has answered."""
 
 
 class CarrierDied(ConnectionError):

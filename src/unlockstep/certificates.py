@@ -37,6 +37,7 @@ class Certificate:
     """What a certificate says of itself."""
 
     subject: str
+    issuer: str
     names: tuple[str, ...]
     """Hosts and addresses it is for."""
     begins: datetime.datetime
@@ -75,6 +76,22 @@ def read_certificate(path: Path) -> Certificate:
         return _described(x509.load_pem_x509_certificate(data))
     except ValueError as error:
         raise NotACertificate(str(error).partition(".")[0] or "it is damaged") from None
+
+
+def parse_certificate(der: bytes) -> Certificate:
+    """A certificate as it travels. Raises NotACertificate."""
+    try:
+        return _described(x509.load_der_x509_certificate(der))
+    except ValueError as error:
+        raise NotACertificate(str(error).partition(".")[0] or "it is damaged") from None
+
+
+def is_for(names: Sequence[str], host: str) -> bool:
+    """Whether a certificate with these names is one for a host: a name, of which ``*`` may be the first part, or an IP
+    address."""
+    host = host.rstrip(".").lower()
+    known = {name.rstrip(".").lower() for name in names}
+    return host in known or f"*.{host.partition('.')[2]}" in known
 
 
 def is_host(name: str) -> bool:
@@ -155,14 +172,19 @@ def _described(found: x509.Certificate) -> Certificate:
         is_authority = found.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except x509.ExtensionNotFound:
         is_authority = False
-    commons = found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return Certificate(
-        subject=str(commons[0].value) if commons else found.subject.rfc4514_string(),
+        subject=_spelled(found.subject),
+        issuer=_spelled(found.issuer),
         names=names,
         begins=found.not_valid_before_utc,
         ends=found.not_valid_after_utc,
         is_authority=is_authority,
     )
+
+
+def _spelled(name: x509.Name) -> str:
+    commons = name.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(commons[0].value) if commons else name.rfc4514_string()
 
 
 def _builder(

@@ -7,7 +7,6 @@ are made anew by every test.
 from __future__ import annotations
 
 import datetime
-import ipaddress
 import socket
 import ssl
 import threading
@@ -16,12 +15,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
-
 from support.live_run import WAIT_S
+from unlockstep.certificates import Pair, issue, new_authority
 
 Serve = Callable[[socket.socket], None]
 
@@ -112,73 +107,26 @@ class Authority:
 
     folder: Path
     name: str
-    key: ec.EllipticCurvePrivateKey
-    certificate: x509.Certificate
+    pair: Pair
 
     @property
     def path(self) -> Path:
         return self.folder / f"{self.name}.pem"
 
     def server(
-        self,
-        hosts: Sequence[str] = ("127.0.0.1",),
-        begins: datetime.datetime = NOW - DAY,
-        ends: datetime.datetime = NOW + 90 * DAY,
+        self, hosts: Sequence[str] = ("127.0.0.1",), begins: datetime.datetime = NOW, days: int = 90
     ) -> ssl.SSLContext:
         """What a server with such a certificate speaks TLS with."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        names = x509.SubjectAlternativeName([_general(host) for host in hosts])
-        made = _certificate("server", self.name, key, self.key, begins, ends, names)
-        path = self.folder / f"{made.serial_number}.pem"
-        path.write_bytes(
-            key.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-            )
-            + made.public_bytes(serialization.Encoding.PEM)
-        )
+        made = issue(self.pair, "server", hosts, begins, days)
+        path = self.folder / f"{self.name}-server.pem"
+        path.write_bytes(made.key + made.cert)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(path)
         return context
 
 
 def authority(folder: Path, name: str = "somebody") -> Authority:
-    """A new one."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    constraints = x509.BasicConstraints(ca=True, path_length=0)
-    made = _certificate(name, name, key, key, NOW - 999 * DAY, NOW + 999 * DAY, constraints)
-    found = Authority(folder, name, key, made)
-    found.path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    """A new one, valid since long ago."""
+    found = Authority(folder, name, new_authority(name, NOW - 400 * DAY))
+    found.path.write_bytes(found.pair.cert)
     return found
-
-
-def _certificate(
-    subject: str,
-    issuer: str,
-    key: ec.EllipticCurvePrivateKey,
-    signer: ec.EllipticCurvePrivateKey,
-    begins: datetime.datetime,
-    ends: datetime.datetime,
-    extension: x509.ExtensionType,
-) -> x509.Certificate:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(_name(subject))
-        .issuer_name(_name(issuer))
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(begins)
-        .not_valid_after(ends)
-        .add_extension(extension, critical=isinstance(extension, x509.BasicConstraints))
-        .sign(signer, hashes.SHA256())
-    )
-
-
-def _name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-
-def _general(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)

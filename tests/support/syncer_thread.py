@@ -16,6 +16,7 @@ from typing import Any
 
 from support.live_run import WAIT_S, LiveSyncer, live_syncer
 from unlockstep.config import RunConfig
+from unlockstep.net.security import OPEN, ServerSecurity
 
 
 @dataclass(frozen=True)
@@ -39,14 +40,14 @@ class SyncerThread:
 
 
 @contextmanager
-def syncer_thread(config: RunConfig, folder: Path) -> Iterator[SyncerThread]:
+def syncer_thread(config: RunConfig, folder: Path, security: ServerSecurity = OPEN) -> Iterator[SyncerThread]:
     """A syncer on loopback, gone when the block ends."""
     started: Future[SyncerThread] = Future()
 
     async def serve() -> None:
         over = asyncio.Event()
         try:
-            async with live_syncer(config, folder) as live:
+            async with live_syncer(config, folder, security=security) as live:
                 loop = asyncio.get_running_loop()
                 ends.append(lambda: loop.call_soon_threadsafe(over.set))
                 started.set_result(SyncerThread(live, loop))

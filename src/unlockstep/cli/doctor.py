@@ -6,17 +6,22 @@ Decides how what was found is shown, and the exit code: 1 if anything keeps a ru
 
 from __future__ import annotations
 
+import datetime
 import sys
-from collections.abc import Iterable
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
-from unlockstep.cli.access import Ca, Cert, Key, TokenFile
+from unlockstep.cli.access import CERT_FILE, TOKENS_FILE, Ca, Cert, Key, Secrets, TokenFile, server_security
+from unlockstep.core.errors import UsageError
 
 if TYPE_CHECKING:
     from unlockstep.net.diagnosis import Finding
+    from unlockstep.net.listening import Endpoint
     from unlockstep.net.security import ClientSecurity
     from unlockstep.net.timeouts import Timeouts
 
@@ -34,6 +39,7 @@ def doctor(
     advertise: Annotated[
         str | None, typer.Option(metavar="URL", help="Without URL: what it would tell others.")
     ] = None,
+    secrets: Secrets = None,
     run: Annotated[str | None, typer.Option(help="Name of the run, if the syncer has several.")] = None,
     rates: Annotated[
         bool, typer.Option("--rates/--no-rates", help="Load the link for some seconds to see what it carries.")
@@ -50,10 +56,7 @@ def doctor(
 
     told = _Told(is_silent=as_json)
     if url is None:
-        from unlockstep.net.listening import parse_listen
-        from unlockstep.net.machine import examine
-
-        parts = [_shown(examine(parse_listen(listen), advertise), told, as_json)]
+        parts = [_shown(_machine(listen, advertise, secrets), told, as_json)]
         report: dict[str, Any] = {"machine": parts[0]}
     else:
         parts, links = _links(url, client_security(ca, cert, key, token_file), run, rates, told, as_json)
@@ -64,6 +67,33 @@ def doctor(
 
         print_json(report | {"ok": not has_failed})
     return 1 if has_failed else 0
+
+
+def _machine(listen: str, advertise: str | None, secrets: Path | None) -> Iterator[Finding]:
+    """Of this machine, as one for a syncer with these secrets."""
+    from unlockstep.certificates import read_certificate
+    from unlockstep.net import diagnosis, machine
+    from unlockstep.net.listening import parse_listen, told_as
+    from unlockstep.net.tokens import read_tokens
+
+    endpoint = parse_listen(listen)
+    if secrets is None:
+        yield from machine.examine(endpoint, advertise)
+        return
+    folder, endpoint = secrets, replace(endpoint, scheme="https")
+
+    def found(there: Endpoint) -> Finding:
+        try:
+            server_security(folder, None, None, None, None)  # As the syncer would: says what is wrong with the files.
+            told, _ = told_as(there, advertise)
+        except UsageError as error:
+            sentence, _, fix = str(error).partition("; ")
+            return diagnosis.fail("secrets", sentence, fix)
+        certificate, tokens = read_certificate(folder / CERT_FILE), read_tokens(folder / TOKENS_FILE)
+        host = urlsplit(replace(told, port=there.port or 1).url).hostname or ""
+        return machine.secrets(certificate, tokens, host, datetime.datetime.now(datetime.UTC))
+
+    yield from machine.examine(endpoint, advertise, found)
 
 
 def _links(

@@ -242,7 +242,9 @@ def spoken(url: str, answer: Answer, reply_s: float) -> Finding | None:
             return fail(
                 "answer",
                 f"{host} accepts connections and hangs up without a word",
-                "if it speaks TLS, write https://; if a proxy is in between, check what is behind it",
+                "if it asks for clients' certificates (--client-ca), give --cert and --key"
+                if url.startswith("https")
+                else "if it speaks TLS, write https://; if a proxy is in between, check what is behind it",
             )
         case Spoken.OTHER:
             return fail(
@@ -317,6 +319,10 @@ def who(url: str, answer: Answer, is_syncer: bool) -> Finding | None:
         return fail("token", answer.sentence, "give the token with --token-file, or in UNLOCKSTEP_TOKEN")
     if answer.status == 403:
         return fail("token", answer.sentence, "ask for a token of another role")
+    if answer.status == 421 and answer.sentence:
+        return fail("answer", answer.sentence, "use a name that it answers to")
+    if answer.status == 429 and answer.sentence:
+        return fail("answer", answer.sentence, "wait for a minute, and look who else asks from this address")
     if answer.status == 503 and answer.sentence:
         return warn(
             "answer", answer.sentence, "give both addresses, with a comma between them: the one that leads is used"

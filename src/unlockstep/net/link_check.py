@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from unlockstep.certificates import NotACertificate, parse_certificate
 from unlockstep.net import api, sockets
 from unlockstep.net.diagnosis import Answer, Attempt, Certificate, ClockSample, Door, Spoken
 from unlockstep.net.interfaces import Interface
@@ -88,7 +89,7 @@ def ask(target: Target, security: ClientSecurity, limit_s: float) -> Answer:
             try:
                 with context.wrap_socket(plain, server_hostname=target.host) as private:
                     answer = _heard(target, security, private)
-                    return _with_tls(answer, private)
+                    return _with_tls(answer, private) if answer.spoken is Spoken.HTTP else answer
             except ssl.SSLCertVerificationError as error:
                 shown = _shown_certificate(target, limit_s)
                 return Answer(
@@ -218,36 +219,17 @@ def _speaks_http(target: Target, limit_s: float) -> bool:
 
 
 def _shown_certificate(target: Target, limit_s: float) -> Certificate | None:
-    """What a peer shows that is not trusted, read by a library if it is there."""
+    """What a peer shows that is not trusted."""
     try:
         with (
             _connected(target, limit_s) as plain,
             _unchecked().wrap_socket(plain, server_hostname=target.host) as private,
         ):
             shown = private.getpeercert(binary_form=True)
-    except OSError:
+        found = None if shown is None else parse_certificate(shown)
+    except (OSError, NotACertificate):
         return None
-    return None if shown is None else read_certificate(shown)
-
-
-def read_certificate(der: bytes) -> Certificate | None:
-    """Issuer, names and end of a certificate; None if nothing here can read it."""
-    try:
-        from cryptography import x509
-        from cryptography.x509.oid import NameOID
-    except ImportError:
-        return None
-    try:
-        found = x509.load_der_x509_certificate(der)
-        issuers = found.issuer.get_attributes_for_oid(NameOID.COMMON_NAME)
-        issuer = str(issuers[0].value) if issuers else found.issuer.rfc4514_string()
-        with suppress(x509.ExtensionNotFound):
-            held = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-            names = tuple(str(each.value) for each in held)
-            return Certificate(issuer, names, found.not_valid_after_utc.timestamp())
-        return Certificate(issuer, (), found.not_valid_after_utc.timestamp())
-    except ValueError:
-        return None
+    return None if found is None else Certificate(found.issuer, found.names, found.ends_s)
 
 
 # ------------------------------------------------------------------------------------------- the same one, often

@@ -7,6 +7,7 @@ made of them is pure. Nothing is changed, and nobody else is asked.
 from __future__ import annotations
 
 import ctypes
+import datetime
 import importlib.metadata
 import os
 import platform
@@ -15,17 +16,20 @@ import socket
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from unlockstep import __version__
+from unlockstep.certificates import Certificate, is_for
 from unlockstep.core.errors import UsageError
 from unlockstep.net import names
-from unlockstep.net.diagnosis import Finding, fail, ok, warn
+from unlockstep.net.diagnosis import CERTIFICATE_DAYS_MIN, Finding, fail, ok, warn
 from unlockstep.net.interfaces import Interface, interfaces
 from unlockstep.net.listening import Endpoint, listen_once, told_as
 from unlockstep.net.names import Address
+from unlockstep.net.tokens import Entry
 
 PACKAGES = ("numpy", "aiohttp", "msgspec", "torch", "transformers")
 NEEDED = ("numpy", "aiohttp", "msgspec")
@@ -47,12 +51,17 @@ _TIMEX_BYTES = 512
 """More than ``struct timex`` has anywhere."""
 
 
-def examine(listen: Endpoint, advertise: str | None) -> Iterator[Finding]:
+def examine(
+    listen: Endpoint,
+    advertise: str | None,
+    secrets_finding: Callable[[Endpoint], Finding] | None = None,
+) -> Iterator[Finding]:
     """All findings, one after the other.
 
     Args:
         listen: where a syncer would listen.
         advertise: what it would tell others; None: what it finds itself.
+        secrets_finding: says something of what it would show and ask for there; None: nothing was given.
     """
     known = interfaces()
     yield python(sys.version_info[:3], platform.python_implementation(), platform.system())
@@ -60,6 +69,9 @@ def examine(listen: Endpoint, advertise: str | None) -> Iterator[Finding]:
     yield host_name(socket.gethostname(), names.resolve(socket.gethostname()), names.local_address(4))
     yield network(known)
     yield listening(listen, advertise)
+    found = no_secrets(listen) if secrets_finding is None else secrets_finding(listen)
+    if found is not None:
+        yield found
     yield memory(available_memory())
     yield room("temporary files", Path(tempfile.gettempdir()), _free(Path(tempfile.gettempdir())), "TMPDIR")
     yield room("run folder", Path.cwd(), _free(Path.cwd()), "--run-dir")
@@ -141,6 +153,52 @@ def listening(endpoint: Endpoint, advertise: str | None) -> Finding:
     about = f"{free}; others would be told {bound.url}"
     warnings = [note for note in notes if not note.startswith("others are told")]
     return warn("listen", about, "; ".join(warnings)) if warnings else ok("listen", about)
+
+
+def secrets(certificate: Certificate, tokens: Mapping[str, Entry], told_host: str, now: datetime.datetime) -> Finding:
+    """What a syncer here would show, and whom it would let in.
+
+    Args:
+        certificate: its own.
+        tokens: by name.
+        told_host: of the address that others are told.
+        now: with a time zone.
+    """
+    days = (certificate.ends - now).days
+    about = f"a certificate for {', '.join(certificate.names)}, {days} days left; {_described_tokens(tokens)}"
+    if not is_for(certificate.names, told_host):
+        return fail(
+            "secrets",
+            f"{about}; but others are told {told_host}, which the certificate is not for",
+            "make one that is (`unlockstep certs make --host`), or tell them another name with --advertise",
+        )
+    if days < CERTIFICATE_DAYS_MIN:
+        return warn("secrets", about, "have it renewed soon: `unlockstep certs renew` on the machine with its ca.key")
+    soon = now + datetime.timedelta(days=CERTIFICATE_DAYS_MIN)
+    ending = sorted(name for name, entry in tokens.items() if entry.expires is not None and entry.expires < soon)
+    if ending:
+        return warn(
+            "secrets",
+            f"{about}; {', '.join(ending)} expire within {CERTIFICATE_DAYS_MIN} days, or have",
+            "make others (`unlockstep certs token`) and hand them out",
+        )
+    return ok("secrets", about)
+
+
+def no_secrets(endpoint: Endpoint) -> Finding | None:
+    """What a syncer there would do without; None: nobody minds."""
+    if names.is_loopback(endpoint.host):
+        return None
+    return warn(
+        "secrets",
+        f"none are given, and others can reach {endpoint}: the syncer will not listen there",
+        "make some (`unlockstep certs make`) and give them with --secrets, or say --insecure to the syncer",
+    )
+
+
+def _described_tokens(tokens: Mapping[str, Entry]) -> str:
+    counts = Counter(entry.role.value for entry in tokens.values())
+    return f"tokens: {', '.join(f'{count} {role}' for role, count in sorted(counts.items())) or 'none'}"
 
 
 def memory(available: int | None) -> Finding:

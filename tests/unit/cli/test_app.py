@@ -22,7 +22,7 @@ FLAGS = {
     "evaluator": f"--syncer --out --name --run --parent-pid --json --help --trust-syncer {ACCESS}",
     "status": f"--run --json --help {ACCESS}",
     "stop": f"--run --help {ACCESS}",
-    "doctor": f"--listen --advertise --run --rates --no-rates --json --help {ACCESS}",
+    "doctor": f"--listen --advertise --secrets --run --rates --no-rates --json --help {ACCESS}",
     "report": "--check --json --help",
 }
 

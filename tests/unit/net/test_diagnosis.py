@@ -95,7 +95,7 @@ def test_the_interface_that_is_used_is_named() -> None:
             "fail: one:1 asks for a certificate -> give --cert and --key",
         ),
         (Answer(Spoken.NOTHING), "fail: one:1 accepts connections and says nothing for 5 s -> the syncer is frozen"),
-        (Answer(Spoken.HUNG_UP), "fail: one:1 accepts connections and hangs up without a word -> if it speaks TLS"),
+        (Answer(Spoken.HUNG_UP), "fail: one:1 accepts connections and hangs up without a word -> if it asks for"),
         (
             Answer(Spoken.OTHER, sentence="SSH-2.0"),
             "fail: what answers at one:1 does not speak HTTP: it says 'SSH-2.0'",
@@ -104,6 +104,10 @@ def test_the_interface_that_is_used_is_named() -> None:
 )
 def test_what_is_spoken_there_is_told(answer: Answer, expected: str) -> None:
     assert said(diagnosis.spoken("https://one:1", answer, 5.0)).startswith(expected)
+
+
+def test_whoever_hangs_up_on_plain_http_may_want_tls() -> None:
+    assert "-> if it speaks TLS, write https://" in said(diagnosis.spoken("http://one:1", Answer(Spoken.HUNG_UP), 5.0))
 
 
 def test_http_is_as_expected() -> None:
@@ -163,6 +167,12 @@ def test_without_tls_only_this_machine_is_private() -> None:
             False,
             "warn: this syncer stands by -> give both addresses",
         ),
+        (
+            Answer(Spoken.HTTP, 421, "not called 'one'"),
+            False,
+            "fail: not called 'one' -> use a name that it",
+        ),
+        (Answer(Spoken.HTTP, 429, "too many requests"), False, "fail: too many requests -> wait for a minute"),
         (
             Answer(Spoken.HTTP, 404, "", "nginx"),
             False,

@@ -2,7 +2,7 @@
 
     python benchmarks/links.py partition     # rejoining after a partition: --repeats 3, 5 min
     python benchmarks/links.py narrow        # a large body on a narrow link: --repeats 1, 8 min
-    python benchmarks/links.py streams       # one connection and several: --repeats 3, 10 min
+    python benchmarks/links.py streams       # one connection and several: --repeats 3, 25 min
 
 Needs root (``tests/support/links.py`` makes the namespaces). Congestion control is CUBIC where nothing else is said.
 
@@ -29,7 +29,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -43,10 +45,10 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from support.link_cable import Shape
-from support.linked_run import LinkedRun, linked_config, linked_run
+from support.linked_run import WAIT_S, LinkedRun, linked_config, linked_run
 from support.links import inside, set_congestion_control, star, why_not
 from support.live_run import Puppet, layout_of
-from unlockstep.config import RunConfig
+from unlockstep.config import CodecSection, RunConfig
 from unlockstep.core.codec import FragmentCodec
 from unlockstep.core.events import (
     ContributionAccepted,
@@ -59,7 +61,8 @@ from unlockstep.core.events import (
     RunSeeded,
     StepReported,
 )
-from unlockstep.core.messages import Published
+from unlockstep.core.formats import Codec
+from unlockstep.core.messages import Published, decode_syncer_message
 from unlockstep.learners.toy import ToyBackend
 from unlockstep.net import api
 from unlockstep.net.bulk import Bulk
@@ -217,28 +220,45 @@ def clock_offset_ns(run: LinkedRun) -> int:
 
 # --------------------------------------------------------------------------------------------------------- streams
 
-WARM_UP_S, WINDOW_S = 3.0, 15.0
-STREAMS = (1, 2, 4, 8, 16)
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured under one congestion control.
+
+    Args:
+        numbers: of streams; 0: as many as the client finds out to pay.
+        warm_up_s, choosing_s: before the measurement; the second where the number is found out.
+        window_s: of the measurement.
+    """
+
+    numbers: tuple[int, ...]
+    warm_up_s: float
+    choosing_s: float
+    window_s: float
+
+
+PLANS = {
+    "cubic": Plan((1, 2, 4, 8, 16, 0), warm_up_s=3.0, choosing_s=45.0, window_s=15.0),
+    "bbr": Plan((1, 8), warm_up_s=1.5, choosing_s=0.0, window_s=3.0),  # A body is through in a few seconds.
+}
 LOSSY = Shape(delay_ms=50, loss=0.01, rate_mbit=1000, queue_bytes=4_000_000)
-BODY_BYTES = 256_000_000
+BODY_BYTES = 400_000_000
 HEADERS_BYTES = 20 + 20 + 12
 """Of a packet: IPv4, TCP, its timestamps."""
 
-CONTROLS = ("cubic", "bbr")
-
 
 def streams(repeats: int) -> list[Row]:
-    """One row for each congestion control and direction: Mbit/s by the number of streams, 0: as the client chooses."""
+    """One row for each congestion control and direction: Mbit/s by the number of streams."""
     rows: list[Row] = []
-    for control in CONTROLS:
-        for direction in ("up", "down"):
-            rates = {
-                number: statistics.median(rate(control, direction, number, seed) for seed in range(repeats))
-                for number in (*STREAMS, 0)
-            }
-            row: Row = {"control": control, "body": direction}
-            row |= {f"{number} streams" if number else "chosen": round(rates[number], 1) for number in rates}
-            rows.append(row | {"8 to 1": round(rates[8] / rates[1], 1), "chosen to 1": round(rates[0] / rates[1], 1)})
+    for (control, plan), direction in itertools.product(PLANS.items(), ("up", "down")):
+        rates = {
+            number: statistics.median(rate(control, direction, number, seed) for seed in range(repeats))
+            for number in plan.numbers
+        }
+        row: Row = {"control": control, "body": direction}
+        for number in PLANS["cubic"].numbers:
+            row[f"{number} streams" if number else "chosen"] = round(rates[number], 1) if number in rates else ""
+        rows.append(row | {"8 to 1": round(rates[8] / rates[1], 1)})
     return rows
 
 
@@ -251,8 +271,10 @@ class Seeder:
         self._loop = self._runner.get_loop()
         self._thread = Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
+        self._digest: Future[str] = Future()
         self._puppet = self._do(self._join(run))
-        codec = FragmentCodec(self._puppet.layout, 0, run.config.codec.download)
+        asyncio.run_coroutine_threadsafe(self._listen(), self._loop)
+        codec = FragmentCodec(self._puppet.layout, 0, Codec.FLOAT32)
         self.body = codec.encode(np.zeros(codec.size, np.float32))
         self.path = api.version_path(run.config.run.name, 0, 0)
         sender = api.SeedQuery(self._puppet.run_id, self._puppet.name, self._puppet.incarnation)
@@ -260,7 +282,7 @@ class Seeder:
 
     def digest(self) -> str:
         """Of version 0, as it was announced."""
-        return self._do(self._puppet.hear(Published)).notice.digest
+        return self._digest.result(WAIT_S)
 
     def close(self) -> None:
         self._do(self._session.close())
@@ -271,18 +293,28 @@ class Seeder:
     async def _join(self, run: LinkedRun) -> Puppet:
         self._session = aiohttp.ClientSession()
         puppet = Puppet(run.url(0), run.config, self._session, "seeder")
-        puppet.layout = layout_of(ToyBackend(sizes=(BODY_BYTES // 16,) * 8), run.config)
+        puppet.layout = layout_of(ToyBackend(sizes=(BODY_BYTES // 32,) * 8), run.config)
         assert (await puppet.join()).seed
         return puppet
 
+    async def _listen(self) -> None:
+        """So that pings are answered."""
+        async for frame in self._puppet.socket:
+            message = decode_syncer_message(frame.data)
+            if isinstance(message, Published) and not self._digest.done():
+                self._digest.set_result(message.notice.digest)
+
     def _do(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(WAIT_S)
 
 
 def rate(control: str, direction: str, number: int, seed: int) -> float:
     """Mbit/s of a body that arrive at the far end of the link, headers not counted, after the warm-up."""
+    plan = PLANS[control]
     with ExitStack() as stack:
-        run = stack.enter_context(sites(1, Shape(), linked_config(fragments=1, lease_s=3600.0), seed=100 * seed))
+        plain = CodecSection(upload=Codec.FLOAT32, download=Codec.FLOAT32)
+        config = msgspec.structs.replace(linked_config(fragments=1, lease_s=3600.0), codec=plain)
+        run = stack.enter_context(sites(1, Shape(), config, seed=100 * seed))
         link = run.star.links[0]
         for namespace in (run.star.syncer, *run.star.learners):
             set_congestion_control(namespace, control)
@@ -297,9 +329,9 @@ def rate(control: str, direction: str, number: int, seed: int) -> float:
             transfer = Thread(target=lambda: fetch(bulk, seeder, digest), daemon=True)
         link.be(LOSSY)
         transfer.start()
-        time.sleep(WARM_UP_S)
+        time.sleep(plan.warm_up_s if number else plan.choosing_s)
         before, began_s = getattr(link.report(), direction), time.monotonic()
-        time.sleep(WINDOW_S)
+        time.sleep(plan.window_s)
         after, took_s = getattr(link.report(), direction), time.monotonic() - began_s
         assert transfer.is_alive(), "the body is too small to measure with"
         bulk.cancel()

@@ -156,7 +156,7 @@ class LinkedRun:
             star.syncer, "syncer", "--config", str(given), "--run-dir", str(self.folder), *where
         )
         self.port = int(url_of(self.syncer).rpartition(":")[2])
-        tail = star.start(star.syncer, "tail", "-n", "+1", "-f", str(self.folder / "run.jsonl"))
+        tail = star.start(star.syncer, "tail", f"--pid={os.getpid()}", "-n", "+1", "-f", str(self.folder / "run.jsonl"))
         assert tail.stdout is not None
         self.log = FollowedLog(tail.stdout)
         self.learners: dict[str, subprocess.Popen[str]] = {}

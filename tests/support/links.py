@@ -27,7 +27,7 @@ import msgspec
 
 from support.commands import Launch, processes
 from support.link_cable import Shape
-from support.link_forwarder import Command, Report
+from support.link_forwarder import Command, Report, tun
 
 FORWARDER = Path(__file__).with_name("link_forwarder.py")
 NAMESPACES = Path("/run/netns")
@@ -54,9 +54,9 @@ def why_not() -> str | None:
     if shutil.which("ip") is None:
         return "the command ip is missing: install iproute2"
     try:
-        os.close(os.open("/dev/net/tun", os.O_RDWR))
+        os.close(tun(f"ul{os.getpid()}t"))
     except OSError as error:
-        return f"/dev/net/tun cannot be opened ({error.strerror}): an emulated link is made of it"
+        return f"no TUN interface can be made, of which links consist ({error.strerror})"
     trial = _namespace("trial")
     try:
         _ip("netns", "add", trial)

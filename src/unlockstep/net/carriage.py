@@ -159,6 +159,8 @@ class Carriage:
 
     def _moved(self, count: int) -> None:
         self._lane.moved(count)
+        if self._lane.has_room:  # There are to be more streams than there were: no chunk need end for that.
+            self._call_others()
         with self.lock:
             self._told(count)
 

@@ -43,6 +43,11 @@ class Lane:
         """Requests that may be under way at once."""
         return self._streams.number
 
+    @property
+    def has_room(self) -> bool:
+        """Whether a place is free that nobody waits for."""
+        return self._taken < self._streams.number and not self._waiting
+
     def enter(self, wait: Callable[[], bool]) -> bool:
         """Take a place. If none is free, or others wait for one, wait as long as ``wait`` says so."""
         with self._changed:
@@ -76,12 +81,13 @@ class Lane:
             self._measure()
 
     def _measure(self) -> None:
-        """Of the time in which every place is taken, and of nothing else."""
+        """Of the time in which every place is taken, and no more: where there are to be fewer streams than there were,
+        those that are too many first end their requests."""
         now_ns = self._now_ns()
         if self._full_since_ns is not None:
             self._streams.measured(self._bytes, now_ns - self._full_since_ns)
         self._bytes = 0
-        self._full_since_ns = now_ns if self._taken >= self._streams.number else None
+        self._full_since_ns = now_ns if self._taken == self._streams.number else None
 
     def channel(self) -> Channel:
         """A connection that is idle, the one used last, or a new one. Raises OSError."""

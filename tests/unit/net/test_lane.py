@@ -15,7 +15,12 @@ class Counted(FixedStreams):
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
+        self.now = number
         self.told: list[tuple[int, int]] = []
+
+    @property
+    def number(self) -> int:
+        return self.now
 
     def measured(self, moved_bytes: int, duration_ns: int) -> None:
         self.told.append((moved_bytes, duration_ns))
@@ -67,6 +72,31 @@ def test_only_the_time_in_which_every_place_is_taken_is_measured() -> None:
     stage.now_ns += 100
     lane.moved(1000)
     assert stage.measured == (50, 11)
+
+
+def test_streams_that_are_too_many_are_not_measured_as_if_they_were_fewer() -> None:
+    stage = Stage(2)
+    lane = stage.lane
+    assert lane.enter(never) and lane.enter(never)
+    stage.streams.now = 1
+    lane.moved(0)
+    before = stage.measured
+    stage.now_ns += 10
+    lane.moved(200)
+    assert stage.measured == before
+    lane.leave()
+    stage.now_ns += 10
+    lane.moved(100)
+    assert stage.measured == (before[0] + 100, before[1] + 10)
+
+
+def test_there_is_room_while_a_place_is_free_that_nobody_waits_for() -> None:
+    stage = Stage(1)
+    assert stage.lane.has_room
+    assert stage.lane.enter(never)
+    assert not stage.lane.has_room
+    stage.streams.now = 2
+    assert stage.lane.has_room
 
 
 def test_who_has_waited_longest_is_next_even_before_who_has_just_left() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from unlockstep.core.errors import ConfigError
 from unlockstep.core.ids import LEARNER_NAME_LENGTH_MAX, PROTOCOL_VERSION, is_learner_name, seconds
-from unlockstep.core.layout import Layout, LayoutMethod, build_layout, explain_difference
+from unlockstep.core.layout import Layout, LayoutMethod, build_layout, explain_difference, require_describable
 from unlockstep.core.membership import Member, Membership, MemberState
 from unlockstep.core.messages import Join, JoinRefused
 from unlockstep.core.options import ProtocolOptions
@@ -83,11 +83,12 @@ def _quarantined(member: Member, retry_ns: int) -> JoinRefused:
 
 
 def _agree(join: Join, options: ProtocolOptions, layout: Layout | None) -> Layout | JoinRefused:
-    if layout is None:
-        try:
+    try:
+        require_describable(join.tensors)
+        if layout is None:
             layout = build_layout(join.tensors, options.fragments, LayoutMethod(options.layout))
-        except ConfigError as error:
-            return JoinRefused(JoinRefusal.LAYOUT_MISMATCH, str(error))
+    except ConfigError as error:
+        return JoinRefused(JoinRefusal.LAYOUT_MISMATCH, str(error))
     if layout.digest == join.layout_digest:
         return layout
     differences = explain_difference(layout.specs(), join.tensors)

@@ -28,6 +28,14 @@ from unlockstep.core.errors import ConfigError
 RESERVED_NAME = "__metadata__"
 """The one name a tensor file cannot give to a tensor."""
 
+TENSORS_MAX = 65_536
+NAME_LENGTH_MAX = 512
+DTYPE_LENGTH_MAX = 32
+DIMENSIONS_MAX = 64
+ELEMENTS_MAX = 2**44
+"""Of a model that somebody else describes: what is larger costs too much to look at. A shape of 100 000 dimensions fits
+into a message, and its size takes minutes to compute."""
+
 
 class Role(Enum):
     """How a tensor is merged and stepped."""
@@ -141,6 +149,26 @@ def build_layout(tensors: Sequence[TensorSpec], fragment_count: int, method: Lay
     return Layout(fragments=tuple(_tile(group) for group in groups), method=method, tensors=tuple(tensors))
 
 
+def require_describable(tensors: Sequence[TensorSpec]) -> None:
+    """Raises ConfigError if a description of a model is none, or one that nobody should go through."""
+    if len(tensors) > TENSORS_MAX:
+        raise ConfigError(f"model has {len(tensors)} tensors, {TENSORS_MAX} at most: merge some of them")
+    for tensor in tensors:
+        if len(tensor.name) > NAME_LENGTH_MAX:
+            raise ConfigError(
+                f"model has a tensor whose name begins {tensor.name[:40]!r} and has {len(tensor.name)} characters, "
+                f"{NAME_LENGTH_MAX} at most: rename it"
+            )
+        if len(tensor.dtype) > DTYPE_LENGTH_MAX:
+            raise ConfigError(f"tensor {tensor.name!r} has a dtype of {len(tensor.dtype)} characters, which is none")
+        if len(tensor.shape) > DIMENSIONS_MAX:
+            raise ConfigError(
+                f"tensor {tensor.name!r} has {len(tensor.shape)} dimensions, {DIMENSIONS_MAX} at most: flatten it"
+            )
+        if not all(0 <= length <= ELEMENTS_MAX for length in tensor.shape) or tensor.size > ELEMENTS_MAX:
+            raise ConfigError(f"tensor {tensor.name!r} has more than {ELEMENTS_MAX} elements, or fewer than none")
+
+
 def explain_difference(ours: Sequence[TensorSpec], theirs: Sequence[TensorSpec]) -> list[str]:
     """How two models differ, one readable line per finding; empty if they hold the same tensors.
 
@@ -164,6 +192,7 @@ def explain_difference(ours: Sequence[TensorSpec], theirs: Sequence[TensorSpec])
 
 
 def _check_tensors(tensors: Sequence[TensorSpec]) -> None:
+    require_describable(tensors)
     if sum(tensor.size for tensor in tensors) == 0:
         raise ConfigError("model has no trainable parameter: leave requires_grad on for at least one tensor")
     name, count = Counter(tensor.name for tensor in tensors).most_common(1)[0]

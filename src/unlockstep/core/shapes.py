@@ -23,6 +23,12 @@ from unlockstep.core.messages import (
 COUNT_MAX = 2**53
 """Sums of these fit 64 bits, and every reader of JSON sees them exactly."""
 
+NEWS_MAX = 4096
+"""Adoptions, or contributions, that one message may speak of: more than there can be, and soon gone through."""
+
+DIGEST_LENGTH_MAX = 128
+"""Of what is written into the run log as it comes."""
+
 
 def check_shape(message: SyncerInput, fragment_count: int) -> None:
     """Raises RemoteProtocolError if what a learner or evaluator says does not fit a run with this many fragments."""
@@ -30,6 +36,8 @@ def check_shape(message: SyncerInput, fragment_count: int) -> None:
         case Join():
             _data(message, message.position, message.samples)
             _counts(message, (message.sequences, message.life))
+            _few(message, "unsettled", message.unsettled)
+            _short(message, message.data_digest, message.layout_digest, message.run_id)
             for kept in message.unsettled:
                 _fragment(message, kept.fragment, fragment_count)
                 _counts(message, (kept.round, kept.tokens))
@@ -40,7 +48,10 @@ def check_shape(message: SyncerInput, fragment_count: int) -> None:
             _counts(message, (message.clock, message.steps, message.tokens, message.step_ns))
             _data(message, message.position, message.samples)
             _counts(message, (message.unsettled,))
+            _few(message, "adopted", message.adopted)
+            _few(message, "undelivered", message.undelivered)
             for notice in message.adopted:
+                _short(message, notice.digest)
                 _fragment(message, notice.fragment, fragment_count)
                 _counts(message, (notice.version, notice.fetch_ns))
             for lost in message.undelivered:
@@ -55,6 +66,17 @@ def check_shape(message: SyncerInput, fragment_count: int) -> None:
         case Evaluation():
             _per_fragment(message, "versions", message.versions, fragment_count)
             _counts(message, (message.clock,))
+
+
+def _few(message: LearnerMessage, name: str, entries: tuple[object, ...]) -> None:
+    if len(entries) > NEWS_MAX:
+        raise RemoteProtocolError(f"{type(message).__name__}.{name} has {len(entries)} entries, {NEWS_MAX} at most")
+
+
+def _short(message: LearnerMessage, *digests: str) -> None:
+    for digest in digests:
+        if len(digest) > DIGEST_LENGTH_MAX:
+            raise RemoteProtocolError(f"{type(message).__name__} has a digest of {len(digest)} characters")
 
 
 def _per_fragment(message: LearnerMessage, name: str, counts: tuple[int, ...], fragment_count: int) -> None:

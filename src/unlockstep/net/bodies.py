@@ -336,7 +336,10 @@ class Bodies:
         return ""
 
     def _memory_sink(self, size: int) -> MemorySink:
-        return MemorySink(self._service.buffers.take(size, self._service.now_ns))
+        try:
+            return MemorySink(self._service.buffers.take(size, self._service.now_ns))
+        except MemoryError:
+            raise Refusal(507, f"there is no memory for a body of {size} bytes") from None
 
     async def _end(self, upload: Upload, finish: Finish) -> Answer:
         """A failure is an answer too: several may wait for it, or nobody."""

@@ -25,6 +25,7 @@ from unlockstep.net.audit import Refused
 from unlockstep.net.bodies import Bodies, require_run
 from unlockstep.net.connection import Connection
 from unlockstep.net.gate import PEER
+from unlockstep.net.limits import Bucket
 from unlockstep.net.page import PAGE, PAGE_HEADERS
 from unlockstep.net.probe import Probes
 from unlockstep.net.roles import may_say
@@ -32,6 +33,9 @@ from unlockstep.net.sockets import carry_messages
 
 if TYPE_CHECKING:
     from unlockstep.net.syncer_service import SyncerService
+
+MESSAGES_PER_S, MESSAGES_BURST = 2000.0, 10_000.0
+"""Of one control connection: a learner says something with every step."""
 
 _log = logging.getLogger(__name__)
 
@@ -135,7 +139,11 @@ class _Resources:
             connection.name = join.learner
             self._service.join(connection, join)
             hear = self._service.hear
+        now_s = asyncio.get_running_loop().time
+        allowance = Bucket(MESSAGES_PER_S, MESSAGES_BURST, now_s())
         async for frame in socket:
+            while not allowance.take(now_s()):  # Who says more is heard no faster: its messages wait where it is.
+                await asyncio.sleep(1 / MESSAGES_PER_S)
             if frame.type is WSMsgType.ERROR and isinstance(frame.data, TimeoutError):
                 _log.info("%s gives no sign of life; its connection is given up", connection.name)
                 return

@@ -195,3 +195,13 @@ def test_a_first_model_that_cannot_be_cut_is_refused() -> None:
     verdict = refused(request)
     assert verdict.reason is JoinRefusal.LAYOUT_MISMATCH
     assert verdict.detail.startswith("protocol.fragments is 2, but this model has 1 trainable tensors")
+
+
+@pytest.mark.parametrize("agreed", [None, layout()])
+def test_a_model_that_nobody_should_go_through_is_refused_whatever_the_run_has(agreed: Layout | None) -> None:
+    """Its size, or how it differs, would take minutes to find out."""
+    shapes = TensorSpec("a", (2**63,) * 100_000, "float32", Role.PARAMETER)
+    names = TensorSpec("." * 4_000_000, (1,), "float32", Role.PARAMETER)
+    for tensor in (shapes, names):
+        verdict = refused(join("a", tensors=(tensor,)), agreed=agreed)
+        assert verdict.reason is JoinRefusal.LAYOUT_MISMATCH and len(verdict.detail) < 300

@@ -7,12 +7,14 @@ import pytest
 
 from unlockstep.core.errors import ConfigError
 from unlockstep.core.layout import (
+    TENSORS_MAX,
     Layout,
     LayoutMethod,
     Role,
     TensorSpec,
     build_layout,
     explain_difference,
+    require_describable,
 )
 
 
@@ -159,6 +161,30 @@ def test_digest_survives_the_wire() -> None:
     again = msgspec.msgpack.decode(msgspec.msgpack.encode(layout), type=Layout)
     assert again == layout
     assert again.digest == layout.digest
+
+
+UNDESCRIBABLE = {
+    "many tensors": ([spec(str(number)) for number in range(TENSORS_MAX + 1)], "65537 tensors, 65536 at most"),
+    "many dimensions": ([spec("a", *[1] * 65)], "65 dimensions, 64 at most"),
+    "dimensions without end": ([spec("a", *[2**63] * 100_000)], "100000 dimensions, 64 at most"),
+    "a length below 0": ([spec("a", 3), spec("b", -3)], "or fewer than none"),
+    "a length beyond use": ([spec("a", 2**44 + 1)], "more than 17592186044416 elements"),
+    "a size beyond use": ([spec("a", 2**30, 2**30)], "more than 17592186044416 elements"),
+    "a long name": ([spec("." * 513)], "and has 513 characters, 512 at most"),
+    "a long dtype": ([spec("a", dtype="f" * 33)], "a dtype of 33 characters"),
+}
+
+
+@pytest.mark.parametrize("case", UNDESCRIBABLE)
+def test_a_description_that_costs_too_much_to_go_through_is_refused_before(case: str) -> None:
+    tensors, sentence = UNDESCRIBABLE[case]
+    for look in (require_describable, lambda found: build_layout(found, 1, LayoutMethod.BALANCED)):
+        with pytest.raises(ConfigError, match=sentence):
+            look(tensors)
+
+
+def test_the_largest_description_passes() -> None:
+    require_describable([spec("n" * 512, *[1] * 63, 2**44)] + [spec(str(number)) for number in range(TENSORS_MAX - 1)])
 
 
 def test_equal_models_have_no_difference() -> None:

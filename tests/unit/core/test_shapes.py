@@ -7,9 +7,19 @@ from typing import Any
 import msgspec
 import pytest
 
+from support.core_builders import join
 from unlockstep.core.errors import RemoteProtocolError
-from unlockstep.core.messages import AdoptionNotice, Evaluation, Heartbeat, LearnerMessage, Leave, Progress, Undelivered
-from unlockstep.core.shapes import COUNT_MAX, check_shape
+from unlockstep.core.messages import (
+    AdoptionNotice,
+    Evaluation,
+    HandedOver,
+    Heartbeat,
+    LearnerMessage,
+    Leave,
+    Progress,
+    Undelivered,
+)
+from unlockstep.core.shapes import COUNT_MAX, DIGEST_LENGTH_MAX, NEWS_MAX, check_shape
 
 PROGRESS = Progress(
     learner="l0",
@@ -25,11 +35,14 @@ PROGRESS = Progress(
     adopted=(AdoptionNotice(1, 1, "00", 5),),
     undelivered=(Undelivered(4, 0, 10, 10),),
 )
+JOIN = join("l0", unsettled=(HandedOver(1, 0, 10),))
 LEAVE = Leave("l0", 1, (0, 10))
 EVALUATION = Evaluation("eval", 3, 2.0, 0.5, (0, 1))
 
 
-@pytest.mark.parametrize("message", [PROGRESS, LEAVE, EVALUATION, Heartbeat("l0", 1)], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize(
+    "message", [PROGRESS, JOIN, LEAVE, EVALUATION, Heartbeat("l0", 1)], ids=lambda m: type(m).__name__
+)
 def test_a_message_that_fits_the_run_passes(message: LearnerMessage) -> None:
     check_shape(message, fragment_count=2)
 
@@ -48,6 +61,12 @@ def test_a_message_that_fits_the_run_passes(message: LearnerMessage) -> None:
         (PROGRESS, {"adopted": (AdoptionNotice(0, 1, "00", -1),)}),
         *((PROGRESS, {"undelivered": (Undelivered(0, fragment, 1, 1),)}) for fragment in (-1, 2)),
         (PROGRESS, {"undelivered": (Undelivered(0, 0, COUNT_MAX + 1, 1),)}),
+        (PROGRESS, {"undelivered": (Undelivered(0, 0, 1, 1),) * (NEWS_MAX + 1)}),
+        (PROGRESS, {"adopted": (AdoptionNotice(0, 1, "00", 5),) * (NEWS_MAX + 1)}),
+        (PROGRESS, {"adopted": (AdoptionNotice(0, 1, "0" * (DIGEST_LENGTH_MAX + 1), 5),)}),
+        (JOIN, {"unsettled": (HandedOver(1, 0, 10),) * (NEWS_MAX + 1)}),
+        (JOIN, {"unsettled": (HandedOver(1, 2, 10),)}),
+        *((JOIN, {name: "0" * (DIGEST_LENGTH_MAX + 1)}) for name in ("data_digest", "layout_digest", "run_id")),
         *((LEAVE, {"tokens_dropped": counts}) for counts in ((), (1,), (1, 1, 1), (1, -1))),
         *((EVALUATION, {"versions": versions}) for versions in ((0,), (0, -1))),
         (EVALUATION, {"clock": -1}),

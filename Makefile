@@ -6,7 +6,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: train test lint bench clean
+.PHONY: train test lint fuzz bench clean
 .DELETE_ON_ERROR:
 
 train: $(INSTALLED)
@@ -20,11 +20,15 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+fuzz: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[fuzz]"
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python fuzz/fuzz.py $(or $(SECONDS),60) $(READERS)
+
 bench: $(INSTALLED)
 	for benchmark in benchmarks/*.py; do $(BIN)/python "$$benchmark" || exit 1; done
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist src/*.egg-info
+	rm -rf .venv .fuzz .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist src/*.egg-info
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

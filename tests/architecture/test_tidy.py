@@ -9,7 +9,7 @@ import pytest
 from architecture import rules
 from architecture.rules import Source, sources
 
-PYTHON = ("src/", "tests/", "examples/", "benchmarks/", "experiments/")
+PYTHON = ("src/", "tests/", "fuzz/", "examples/", "benchmarks/", "experiments/")
 
 RULES: dict[str, tuple[Callable[[Source], Iterator[str]], tuple[str, ...]]] = {
     "files are short": (rules.long_file, PYTHON),

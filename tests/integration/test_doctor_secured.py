@@ -34,7 +34,7 @@ def doctor(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, st
 
 def test_whoever_is_let_in_hears_by_whom_and_as_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     secrets = secrets_in(tmp_path / "secrets")
-    with syncer_thread(CONFIG, tmp_path, secrets.server()) as syncer:
+    with syncer_thread(CONFIG, tmp_path, security=secrets.server()) as syncer:
         assert syncer.url.startswith("https://")
         token = str(secrets.folder / "learner.token")
         code, said = doctor(capsys, syncer.url, "--ca", str(secrets.ca), "--token-file", token)
@@ -57,7 +57,7 @@ def test_a_token_that_is_missing_or_wrong_is_told(
     secrets = secrets_in(tmp_path / "secrets")
     if token is not None:
         monkeypatch.setenv("UNLOCKSTEP_TOKEN", token)
-    with syncer_thread(CONFIG, tmp_path, secrets.server()) as syncer:
+    with syncer_thread(CONFIG, tmp_path, security=secrets.server()) as syncer:
         code, found = doctor(capsys, syncer.url, "--ca", str(secrets.ca))
     assert code == exits.FAILED and said in found and "-> give the token with --token-file" in found
 
@@ -67,7 +67,7 @@ def test_an_observer_may_look_and_is_told_so(tmp_path: Path, capsys: pytest.Capt
     assert app.run(["certs", "token", str(secrets.folder), "--role", "observer", "--name", "looker"]) == exits.DONE
     token = str(secrets.folder / "looker.token")
     capsys.readouterr()
-    with syncer_thread(CONFIG, tmp_path, secrets.server()) as syncer:
+    with syncer_thread(CONFIG, tmp_path, security=secrets.server()) as syncer:
         code, said = doctor(capsys, syncer.url, "--ca", str(secrets.ca), "--token-file", token, "--no-rates")
     assert code == exits.DONE
     assert "warn token           the token has the role observer: it may look, and not take part" in said
@@ -76,7 +76,7 @@ def test_an_observer_may_look_and_is_told_so(tmp_path: Path, capsys: pytest.Capt
 def test_an_authority_that_is_not_trusted_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     secrets = secrets_in(tmp_path / "secrets")
     write_pair(secrets.folder, "syncer", issue(other_authority(), "syncer", ("127.0.0.1",), NOW, 30))
-    with syncer_thread(CONFIG, tmp_path, secrets.server()) as syncer:
+    with syncer_thread(CONFIG, tmp_path, security=secrets.server()) as syncer:
         code, said = doctor(capsys, syncer.url, "--ca", str(secrets.ca))
     assert code == exits.FAILED
     assert "was made by an authority that is not trusted here (it is of unlockstep authority)" in said
@@ -86,14 +86,14 @@ def test_an_authority_that_is_not_trusted_is_named(tmp_path: Path, capsys: pytes
 def test_a_name_that_the_certificate_does_not_have_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     secrets = secrets_in(tmp_path / "secrets")
     secrets.replace_syncer(("one.example.org",))
-    with syncer_thread(CONFIG, tmp_path, secrets.server()) as syncer:
+    with syncer_thread(CONFIG, tmp_path, security=secrets.server()) as syncer:
         code, said = doctor(capsys, syncer.url, "--ca", str(secrets.ca))
     assert code == exits.FAILED and "is for another name (it has one.example.org)" in said
 
 
 def test_http_where_https_is_spoken_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     secrets = secrets_in(tmp_path / "secrets")
-    with syncer_thread(CONFIG, tmp_path, secrets.server()) as syncer:
+    with syncer_thread(CONFIG, tmp_path, security=secrets.server()) as syncer:
         code, said = doctor(capsys, syncer.url.replace("https", "http"))
     assert code == exits.FAILED and f"-> write {syncer.url}" in said
 
@@ -105,7 +105,7 @@ def test_a_client_without_the_certificate_that_is_asked_for_is_told(
     secrets.add_client("site-a")
     pair = ("--cert", str(secrets.folder / "site-a.pem"), "--key", str(secrets.folder / "site-a.key"))
     access = ("--ca", str(secrets.ca), "--token-file", str(secrets.folder / "learner.token"))
-    with syncer_thread(CONFIG, tmp_path, secrets.server(mutual=True)) as syncer:
+    with syncer_thread(CONFIG, tmp_path, security=secrets.server(mutual=True)) as syncer:
         code, said = doctor(capsys, syncer.url, *access)
         assert code == exits.FAILED and "give --cert and --key" in said
         code, said = doctor(capsys, syncer.url, *access, *pair, "--no-rates")

@@ -16,6 +16,7 @@ from typing import Any
 
 from support.live_run import WAIT_S, LiveSyncer, live_syncer
 from unlockstep.config import RunConfig
+from unlockstep.net.limits import Limits
 from unlockstep.net.security import OPEN, ServerSecurity
 
 
@@ -40,14 +41,16 @@ class SyncerThread:
 
 
 @contextmanager
-def syncer_thread(config: RunConfig, folder: Path, security: ServerSecurity = OPEN) -> Iterator[SyncerThread]:
+def syncer_thread(
+    config: RunConfig, folder: Path, *, security: ServerSecurity = OPEN, limits: Limits | None = None
+) -> Iterator[SyncerThread]:
     """A syncer on loopback, gone when the block ends."""
     started: Future[SyncerThread] = Future()
 
     async def serve() -> None:
         over = asyncio.Event()
         try:
-            async with live_syncer(config, folder, security=security) as live:
+            async with live_syncer(config, folder, security=security, limits=limits) as live:
                 loop = asyncio.get_running_loop()
                 ends.append(lambda: loop.call_soon_threadsafe(over.set))
                 started.set_result(SyncerThread(live, loop))
@@ -58,7 +61,7 @@ def syncer_thread(config: RunConfig, folder: Path, security: ServerSecurity = OP
             raise
 
     ends: list[Callable[[], object]] = []
-    thread = threading.Thread(target=lambda: asyncio.run(serve()), name="test-syncer")
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), name="test-syncer", daemon=True)
     thread.start()
     try:
         yield started.result(WAIT_S)

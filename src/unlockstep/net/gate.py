@@ -174,6 +174,8 @@ class Gate:
             raise _Refusal(
                 Refused.TOO_MANY_REQUESTS, 429, "too many requests from this address; wait", Retry_After=str(RETRY_S)
             )
+        if not all(value.isascii() for value in request.headers.values()):
+            raise _Refusal(Refused.MALFORMED, 400, "a field of the head holds something else than ASCII")
         self._require_own_page(request)
         method, route = request.method, _route_of(request)
         is_open = not needs_token(self._permissions, method, route)

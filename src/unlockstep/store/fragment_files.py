@@ -29,6 +29,8 @@ STATE_NAME = "__outer_state__"
 NAME = re.compile(r"[0-9]{10,}-[0-9a-f]{12}\.safetensors")
 """Of a file in its folder: version, and the beginning of the digest of its bytes."""
 
+_FULL_NAME = re.compile(rf"{FOLDER}/[0-9]{{3,}}/{NAME.pattern}")
+
 _ALIGNMENT = 64
 _FLOAT32 = np.dtype("<f4")
 
@@ -110,12 +112,29 @@ def read_fragment_file(place: Place, file: FragmentFile) -> tuple[Float32, Float
         raise Damaged(name, f"has {len(data)} bytes instead of {file.size}")
     if hashlib.sha256(data).hexdigest() != file.sha256:
         raise Damaged(name, "does not have the SHA-256 it was written with")
-    start = 8 + int.from_bytes(data[:8], "little")
-    header = json.loads(data[8:start])
-    state_start = start + header[header[RESERVED_NAME]["outer_state"]]["data_offsets"][0]
+    start, state_start = _sections(name, data)
     values = np.frombuffer(data, _FLOAT32, (state_start - start) // 4, start) if state_start > start else _nothing()
     state = np.frombuffer(data, _FLOAT32, -1, state_start) if len(data) > state_start else _nothing()
     return values.astype(np.float32, copy=False), state.astype(np.float32, copy=False)
+
+
+def is_name(name: str) -> bool:
+    """Whether a file of the store may be called so: a record that names another place does not come from here."""
+    return _FULL_NAME.fullmatch(name) is not None
+
+
+def _sections(name: str, data: bytes) -> tuple[int, int]:
+    """Where the tensors and where the state begin. Raises Damaged if the file does not say so soundly."""
+    start = 8 + int.from_bytes(data[:8], "little")
+    try:
+        header = json.loads(data[8:start])
+        state_start = start + header[header[RESERVED_NAME]["outer_state"]]["data_offsets"][0]
+        is_sound = isinstance(state_start, int) and start <= state_start <= len(data)
+    except (ValueError, LookupError, TypeError, RecursionError):
+        is_sound = False
+    if not is_sound or (len(data) - start) % 4 or (state_start - start) % 4:
+        raise Damaged(name, "has a header that does not fit its content")
+    return start, state_start
 
 
 def _header(layout: Layout, fragment: int, version: int, digest: str, state_size: int) -> bytes:

@@ -37,6 +37,7 @@ from unlockstep.store.fragment_files import (
     Damaged,
     FragmentFile,
     fragment_file,
+    is_name,
     read_fragment_file,
 )
 from unlockstep.store.place import Place
@@ -309,9 +310,12 @@ class RunStore:
             schema = msgspec.json.decode(body, type=_Schema).schema
             if schema > SCHEMA:
                 raise UsageError(f"{name} has schema {schema}, this version reads up to {SCHEMA}: install a later one")
-            return msgspec.json.decode(body, type=Record)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            record = msgspec.json.decode(body, type=Record)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise Damaged(name, f"is not a record: {error}") from None
+        if not all(is_name(file.name) for file in record.fragments):
+            raise Damaged(name, "names files that are not of this store")
+        return record
 
     def _changes_too_fast(self) -> UsageError:
         return UsageError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import socket
+import struct
 from contextlib import suppress
 from pathlib import Path
 
@@ -163,6 +164,24 @@ async def test_who_does_not_finish_a_tls_handshake_is_cut(tmp_path: Path) -> Non
         await stranger.says(b"\x16\x03\x01\x02\x00\x01")
         assert await stranger.is_cut() == b""
         assert refusals(tmp_path) == [("tls", "the TLS handshake took too long")]
+
+
+@on_loop
+async def test_who_is_gone_in_the_middle_of_a_handshake_is_forgotten(tmp_path: Path) -> None:
+    secrets = secrets_in(tmp_path / "secrets")
+    limits = Limits(unproven_per_address_max=1)  # One that is not forgotten keeps out all that come after it.
+    async with gated(tmp_path, secrets.server(), limits) as (gate, url):
+        for hello in (b"", b"\x16\x03\x01\x02\x00\x01", b"no TLS"):
+            for way in ("close", "reset"):
+                with socket.create_connection(url.removeprefix("https://").split(":"), WAIT_S) as line:
+                    line.sendall(hello)
+                    while not len(gate.guard):
+                        await asyncio.sleep(0)
+                    if way == "reset":
+                        line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                while len(gate.guard):
+                    await asyncio.sleep(0)
+        assert {reason for reason, _ in refusals(tmp_path)} == {"tls"}
 
 
 @on_loop

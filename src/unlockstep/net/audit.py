@@ -59,6 +59,8 @@ class Refused(Enum):
     """A head, a body or the reading of an answer that took too long."""
     MALFORMED = "malformed"
     """No HTTP, no message, no such path, nothing that could be read."""
+    NOT_THERE = "not_there"
+    """What is asked for is not there, not yet or no more: a learner in order may meet it, too."""
     TOO_LARGE = "too_large"
     UNSOUND = "unsound"
     """A body that was read and is not what it should be."""
@@ -66,6 +68,10 @@ class Refused(Enum):
     """An upload that is known: it was answered as the first time, and had no effect."""
     TURNED_AWAY = "turned_away"
     """What the run does not let join."""
+
+
+_USUAL = (Refused.REPEATED, Refused.NOT_THERE)
+"""Not worth a line on stderr."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +149,7 @@ class Audit:
             flood.told += 1
             sentence = printable(sentence)
             self._write("refused", peer, reason=reason.value, sentence=sentence)
-            if flood.told == 1 and reason is not Refused.REPEATED:
+            if flood.told == 1 and reason not in _USUAL:
                 who = f"token {peer.identity.token!r} at " if peer.identity.token else ""
                 _log.warning("refused %s%s: %s", who, peer.address, sentence)
             return
@@ -167,6 +173,8 @@ class Audit:
                     self._at(), "refused_more", reason.value, count=flood.untold, addresses=len(flood.addresses)
                 )
                 self._append(line)
+                if reason in _USUAL:
+                    continue
                 _log.warning(
                     "refused %d more (%s) from %s%d addresses",
                     flood.untold,

@@ -53,16 +53,16 @@ _HARDENING = {
 }
 
 _REASONS = {
+    404: Refused.NOT_THERE,
     408: Refused.TOO_SLOW,
+    409: Refused.NOT_THERE,
+    410: Refused.NOT_THERE,
     413: Refused.TOO_LARGE,
     422: Refused.UNSOUND,
     429: Refused.TOO_MANY_REQUESTS,
     403: Refused.NOT_ALLOWED,
 }
-"""Why a resource has refused, by status; any other below 500 is malformed, or asks for what is not there."""
-
-_USUAL = (404, 409, 410, 429)
-"""Statuses that a learner in order may meet: a version that is no longer kept, a place that is not free."""
+"""Why a resource has refused, by status; any other below 500 is malformed."""
 
 
 class _Refusal(Exception):
@@ -237,7 +237,7 @@ class Gate:
     def _note(self, request: web.Request, response: web.StreamResponse) -> None:
         """A resource has refused it."""
         status = response.status
-        if 400 <= status < 500 and (status not in _USUAL or SENTENCE not in request):
+        if 400 <= status < 500:
             reason = _REASONS.get(status, Refused.MALFORMED)
             sentence = request.get(SENTENCE, response.reason or "")
             self.audit.refused(reason, request[PEER], f"{sentence} ({_described(request)})")

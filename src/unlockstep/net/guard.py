@@ -42,7 +42,7 @@ class Line(asyncio.Protocol):
     """One connection, from accepting it to its end; passes everything on to aiohttp's protocol."""
 
     def __init__(self, guard: Guard) -> None:
-        self.progress = Progress(guard.limits, guard.now_s())
+        self.progress = Progress(guard.limits)
         self.address = ""
         self.visitor: Visitor | None = None
         """Set while it is admitted."""
@@ -136,13 +136,16 @@ class Line(asyncio.Protocol):
             )
         except OSError as error:  # TLS's own errors, too
             self._guard.refuse(self, Refused.TLS, explained_to_syncer(error))
-            self._raw.abort()
-            return
+            transport = None
         if transport is not None and not transport.is_closing() and self.visitor is not None:
             self._open(transport)
+        else:
+            self._raw.abort()
+            self._guard.gone(self)  # asyncio does not say so if the connection is lost in the middle of a handshake.
 
     def _open(self, transport: asyncio.Transport) -> None:
         self._transport = transport
+        self.progress.opened(self._guard.now_s())
         self.inner = self._guard.serve(self)
         self.inner.connection_made(transport)
         early, self._early = self._early, []

@@ -18,7 +18,6 @@ class Progress:
 
     Args:
         limits: of the port.
-        now_s: when it was opened, monotonic seconds.
     """
 
     __slots__ = (
@@ -33,22 +32,26 @@ class Progress:
         "is_proven",
     )
 
-    def __init__(self, limits: Limits, now_s: float) -> None:
+    def __init__(self, limits: Limits) -> None:
         self.is_proven = False
         """It has made a request that it may make."""
         self._limits = limits
-        self._opened_s = now_s
-        self._head_s: float | None = now_s
+        self._opened_s: float | None = None
+        self._head_s: float | None = None
         """Since when a head is due; None: none is."""
         self._in_request = False
         self._bytes = 0
-        self._window_s, self._window_bytes = now_s, 0
+        self._window_s, self._window_bytes = 0.0, 0
         self._unread_s: float | None = None
+
+    def opened(self, now_s: float) -> None:
+        """A request may come: over TLS after its handshake, which has a deadline of its own."""
+        self._opened_s = self._head_s = now_s
 
     def received(self, size: int, now_s: float) -> None:
         """So many bytes have come."""
         self._bytes += size
-        if not self._in_request and self._head_s is None:
+        if self._opened_s is not None and not self._in_request and self._head_s is None:
             self._head_s = now_s
 
     def begins(self, now_s: float) -> None:
@@ -76,6 +79,8 @@ class Progress:
             is_wanted: the body of a request is not complete, and we are reading.
         """
         limits = self._limits
+        if self._opened_s is None:
+            return None
         if self._head_s is not None and now_s - self._head_s > limits.head_s_max:
             return f"a request did not come within {limits.head_s_max:g} s"
         if not self.is_proven and not self._in_request and now_s - self._opened_s > limits.unproven_s_max:

@@ -76,7 +76,8 @@ def require_same_process(run: LinkedRun, name: str, events: list[Event]) -> None
     ],
 )
 def test_all_learners_train_through_a_partition_and_come_back(lease_s: float, steps: int, tmp_path: Path) -> None:
-    with star(3, CROSS_COUNTRY) as site, linked_run(site, linked_config(lease_s=lease_s), tmp_path) as run:
+    config = linked_config(lease_s=lease_s)
+    with star(3, CROSS_COUNTRY) as site, linked_run(site, config, tmp_path, secured=True) as run:
         names = run.join_all()
         take_part(run, *names)
         for link in site.links:

@@ -30,11 +30,11 @@ FAR = Shape(delay_ms=100, loss=0.01, rate_mbit=100)
 
 
 def test_sites_at_different_distances_all_contribute(tmp_path: Path) -> None:
-    """Round trips of 50, 100 and 200 ms, and of a hundred packets one is lost; to the end of the run."""
+    """Round trips of 50, 100 and 200 ms, and of a hundred packets one is lost; with TLS, to the end of the run."""
     with star(3) as site:
         for link, delay_ms in zip(site.links, (25, 50, 100), strict=True):
             link.be(Shape(delay_ms=delay_ms, loss=0.01, rate_mbit=100))
-        with linked_run(site, linked_config(steps=100), tmp_path) as run:
+        with linked_run(site, linked_config(steps=100), tmp_path, secured=True) as run:
             names = run.join_all()
             for name in names:
                 assert run.learners[name].wait(60) == 0, run.said(name)

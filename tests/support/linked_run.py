@@ -31,6 +31,7 @@ from unlockstep.core.formats import Codec
 from unlockstep.core.options import ProtocolOptions
 from unlockstep.core.status import Status
 from unlockstep.net.observer_client import read_status
+from unlockstep.net.security import NO_SECURITY, ClientSecurity
 from unlockstep.net.timeouts import BACKOFF_S_MAX
 from unlockstep.report.accounting import account
 
@@ -141,9 +142,10 @@ class LinkedRun:
         star: where.
         config: of the run.
         folder: of everything the processes write.
+        secured: with TLS and tokens; otherwise open to all.
     """
 
-    def __init__(self, star: Star, config: RunConfig, folder: Path) -> None:
+    def __init__(self, star: Star, config: RunConfig, folder: Path, secured: bool = False) -> None:
         self.star = star
         self.config = config
         self.folder = folder / "run"
@@ -151,7 +153,9 @@ class LinkedRun:
         self._logs.mkdir()
         given = folder / "given.toml"
         given.write_text(run_config.dumps(config))
-        where = ("--listen", "0.0.0.0:0", "--advertise", star.address(0), "--insecure")
+        self._secrets = _make_secrets(star, folder / "secrets") if secured else None
+        asks = ("--insecure",) if self._secrets is None else ("--secrets", str(self._secrets))
+        where = ("--listen", "0.0.0.0:0", "--advertise", star.address(0), *asks)
         self.syncer = self._start_unlockstep(
             star.syncer, "syncer", "--config", str(given), "--run-dir", str(self.folder), *where
         )
@@ -164,18 +168,25 @@ class LinkedRun:
 
     def url(self, number: int) -> str:
         """Of the syncer, as this learner knows it."""
-        return f"http://{self.star.address(number)}:{self.port}"
+        return f"{self._scheme}://{self.star.address(number)}:{self.port}"
+
+    @property
+    def _scheme(self) -> str:
+        return "http" if self._secrets is None else "https"
 
     def join(self, number: int, *arguments: str) -> str:
         """A learner begins; returns its name."""
         name = f"learner-{number}"
         program = (sys.executable, toy_processes.__file__, str(self._logs), "learner", "--syncer", self.url(number))
         tied = ("--shard", str(number), "--shards", str(len(self.star.links)), "--parent-pid", str(os.getpid()))
+        shows = ()
+        if self._secrets is not None:
+            shows = ("--ca", str(self._secrets / "ca.pem"), "--token-file", str(self._secrets / "learner.token"))
         real = ("--courier", "process", "--backoff-s-max", str(BACKOFF_S_MAX))
         paced = ("--says-steps", str(SAYS_STEPS), "--step-s", str(STEP_S), *real)
         self.learners[name] = self.star.start(
             self.star.learners[number],
-            *(*program, "--name", name, *tied, *paced, *arguments),
+            *(*program, "--name", name, *tied, *paced, *shows, *arguments),
             errors=self._logs / f"{name}.log",
         )
         stdout = self.learners[name].stdout
@@ -195,8 +206,11 @@ class LinkedRun:
 
     def status(self) -> Status:
         """What the syncer says, asked at its own site."""
+        security = NO_SECURITY
+        if self._secrets is not None:
+            security = ClientSecurity.of(ca=self._secrets / "ca.pem", token=self._secrets / "observer.token")
         with inside(self.star.syncer):
-            return read_status(f"http://127.0.0.1:{self.port}", self.config.run.name)
+            return read_status(f"{self._scheme}://127.0.0.1:{self.port}", self.config.run.name, security)
 
     def now_ns(self) -> int:
         """Time of the run, as of about now."""
@@ -248,6 +262,13 @@ class LinkedRun:
         return self.star.start(namespace, *program, *arguments, *tied, errors=self._logs / f"{command}.log")
 
 
+def _make_secrets(star: Star, folder: Path) -> Path:
+    addresses = [star.address(number) for number in range(len(star.links))]
+    hosts = [option for address in (*addresses, "127.0.0.1") for option in ("--host", address)]
+    assert command(["certs", "make", str(folder), *hosts]) == 0
+    return folder
+
+
 def _until(is_so: Callable[[], bool], timeout_s: float) -> None:
     """For what nobody tells of by itself: the kernel is asked again and again."""
     end_s, pause = time.monotonic() + timeout_s, threading.Event()
@@ -257,10 +278,10 @@ def _until(is_so: Callable[[], bool], timeout_s: float) -> None:
 
 
 @contextmanager
-def linked_run(star: Star, config: RunConfig, folder: Path) -> Iterator[LinkedRun]:
+def linked_run(star: Star, config: RunConfig, folder: Path, secured: bool = False) -> Iterator[LinkedRun]:
     """A run whose syncer listens; if the block fails, what the processes have said is told with the failure."""
     try:
-        yield LinkedRun(star, config, folder)
+        yield LinkedRun(star, config, folder, secured)
     except BaseException as error:
         for log in sorted((folder / "logs").glob("*.log")):
             error.add_note(f"--- {log.name}\n{log.read_text()[-4000:]}")

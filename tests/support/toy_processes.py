@@ -30,6 +30,7 @@ from unlockstep.loop import LearnerLoop
 from unlockstep.net import timeouts
 from unlockstep.net.learner_client import CourierKind, LearnerClient
 from unlockstep.net.observer_client import read_config
+from unlockstep.net.security import ClientSecurity
 
 LAYERS = 8
 ELEMENTS = 64
@@ -110,16 +111,19 @@ def learner(folder: Path, arguments: list[str]) -> int:
     parser.add_argument("--elements", type=int, default=ELEMENTS, help="of each layer")
     parser.add_argument("--noise", type=float, default=0.5, help="of the optimum that is seen")
     parser.add_argument("--step-s", type=float, default=STEP_S, help="how long a step takes")
+    for name in ("ca", "token-file"):
+        parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--courier", choices=get_args(CourierKind), default="thread", help="where bulk is carried")
     parser.add_argument("--backoff-s-max", type=float, default=BACKOFF_S_MAX, help="longest pause without a syncer")
     parser.add_argument(
         "--says-steps", type=int, default=0, help="say so after so many steps, and when it reports them"
     )
     asked = parser.parse_args(arguments)
-    config = run_config.loads(read_config(asked.syncer))
+    security = ClientSecurity.of(ca=asked.ca, token=asked.token_file)
+    config = run_config.loads(read_config(asked.syncer, security=security))
     backend = toy(100 * config.run.seed + asked.shard, asked.elements, asked.noise)
     timeouts.BACKOFF_S_MAX = asked.backoff_s_max
-    client, loop = live_run.learner(asked.syncer, config, asked.name, backend, asked.courier)
+    client, loop = live_run.learner(asked.syncer, config, asked.name, backend, asked.courier, security)
     if asked.says_steps:
         say_reports(client, asked.says_steps)
     with exits.stop_request(asked.parent_pid) as stop:

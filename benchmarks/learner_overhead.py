@@ -5,11 +5,12 @@ One process trains; a syncer runs in another, pinned to the last core where the 
 fragments and adopts commits. The order within a pair of blocks alternates, so that a drift of the machine favours
 neither. The first pair is not counted.
 
-    python benchmarks/learner_overhead.py [--case tiny tiny-rare 20m] [--pairs 10] [--json]
+    python benchmarks/learner_overhead.py [--case tiny tiny-rare 20m] [--pairs 10] [--courier process] [--json]
 
-A round costs the learner a fixed amount of Python in the link's thread (messages, two HTTP requests), which takes turns
-with the training thread at the interpreter lock. Against a step of 600 ms that is nothing; against one of 40 ms it is
-what the case ``tiny`` shows, and ``tiny-rare``, with a round every sixth step, shows that it is per round.
+A round costs the learner a fixed amount of Python in the link's thread (messages, two jobs for the courier), which
+takes turns with the training thread at the interpreter lock. Against a step of 600 ms that is nothing; against one of
+40 ms it is what the case ``tiny`` shows, and ``tiny-rare``, with a round every sixth step, shows that it is per round.
+With ``--courier thread`` bodies are carried by threads of the learner, which take turns there too.
 """
 
 from __future__ import annotations
@@ -24,9 +25,12 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import get_args
 
 from rich.console import Console
 from rich.table import Table
+
+from unlockstep.net.learner_client import CourierKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,7 @@ class Overhead:
     """Median time inside ``learner.step``."""
 
 
-def measure(name: str, pairs: int, folder: Path) -> Overhead:
+def measure(name: str, pairs: int, folder: Path, courier: CourierKind) -> Overhead:
     """Start a syncer for this case, join it, and time alternating blocks."""
     case = CASES[name]
     settings = [
@@ -85,13 +89,13 @@ def measure(name: str, pairs: int, folder: Path) -> Overhead:
         assert syncer.stdout is not None
         words = (word for line in syncer.stdout for word in line.split())
         url = next(word for word in words if word.startswith("http://")).rstrip(",")
-        return _time_blocks(name, url, pairs)
+        return _time_blocks(name, url, pairs, courier)
     finally:
         syncer.terminate()
         syncer.wait(timeout=10)
 
 
-def _time_blocks(name: str, url: str, pairs: int) -> Overhead:
+def _time_blocks(name: str, url: str, pairs: int, courier: CourierKind) -> Overhead:
     case = CASES[name]
     from unlockstep import Learner
     from unlockstep import config as run_config
@@ -108,7 +112,7 @@ def _time_blocks(name: str, url: str, pairs: int) -> Overhead:
     alone: list[float] = []
     joined: list[float] = []
     boundaries: list[float] = []
-    with Learner(backend.model, backend.optimizer, syncer=url, name="measured") as learner:
+    with Learner(backend.model, backend.optimizer, syncer=url, name="measured", courier=courier) as learner:
 
         def block(join: bool) -> float:
             began_s = time.perf_counter()
@@ -147,10 +151,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--case", nargs="+", choices=sorted(CASES), default=list(CASES))
     parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--courier", choices=get_args(CourierKind), default="process")
     parser.add_argument("--json", action="store_true", help="print one JSON list instead of the table")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        results = [measure(name, arguments.pairs, Path(folder)) for name in arguments.case]
+        results = [measure(name, arguments.pairs, Path(folder), arguments.courier) for name in arguments.case]
     if arguments.json:
         print(json.dumps([asdict(result) for result in results], indent=2))
         return
@@ -161,7 +166,7 @@ def main() -> None:
         spread = f"{r.overhead_median:+.2%} [{r.overhead_low:+.2%}, {r.overhead_high:+.2%}]"
         times = (f"{r.alone_ms:.1f}", f"{r.joined_ms:.1f}", spread, f"{r.boundary_ms:.2f} ms")
         table.add_row(r.case, f"{r.parameters:,}", f"{r.steps_per_round:g}", *times)
-    Console().print(table)
+    Console(width=120).print(table)
 
 
 if __name__ == "__main__":

@@ -274,8 +274,9 @@ class Seeder:
         self._digest: Future[str] = Future()
         self._puppet = self._do(self._join(run))
         asyncio.run_coroutine_threadsafe(self._listen(), self._loop)
-        codec = FragmentCodec(self._puppet.layout, 0, Codec.FLOAT32)
-        self.body = codec.encode(np.zeros(codec.size, np.float32))
+        seeds = FragmentCodec(self._puppet.layout, 0, Codec.FLOAT32)
+        self.body = seeds.encode(np.zeros(seeds.size, np.float32))
+        self.version_bytes = FragmentCodec(self._puppet.layout, 0, run.config.codec.download).body_size
         self.path = api.version_path(run.config.run.name, 0, 0)
         sender = api.SeedQuery(self._puppet.run_id, self._puppet.name, self._puppet.incarnation)
         self.query = {name: str(value) for name, value in msgspec.structs.asdict(sender).items()}
@@ -343,7 +344,7 @@ def rate(control: str, direction: str, number: int, seed: int) -> float:
 
 def fetch(bulk: Bulk, seeder: Seeder, digest: str) -> None:
     with suppress(OSError):  # It is cancelled in the middle.
-        bulk.download(seeder.path, len(seeder.body), digest)
+        bulk.download(seeder.path, seeder.version_bytes, digest)
 
 
 # ------------------------------------------------------------------------------------------------------------- all

@@ -7,7 +7,9 @@ of every trial, the commit, the versions, the command. It is written after every
 from __future__ import annotations
 
 import argparse
+import math
 import platform
+import statistics
 import subprocess
 import sys
 import time
@@ -44,27 +46,32 @@ def conduct(experiment: str, about: str | None, trials: Callable[[bool], Sequenc
     parser.add_argument("--quick", action="store_true", help="a few steps of each trial; keeps no results")
     parser.add_argument("--seed", type=int, nargs="+", default=[0], help="seeds of parameters and data (default: 0)")
     parser.add_argument("--only", metavar="TEXT", default="", help="only the trials whose name contains this")
+    parser.add_argument("--add", action="store_true", help="keep what is in the result file, and only add to it")
     parser.add_argument("--json", action="store_true", help="print the results as JSON instead of a table")
     arguments = parser.parse_args()
     chosen = [trial for trial in trials(arguments.quick) if arguments.only in trial.name]
-    file = None if arguments.quick or arguments.only else FOLDER / "results" / f"{experiment}.json"
+    is_kept = not arguments.quick and (arguments.add or not arguments.only)
+    file = FOLDER / "results" / f"{experiment}.json" if is_kept else None
     torch.set_num_threads(1)
     commit = _commit()
-    scores: list[Score] = []
+    scores = _kept(file, commit) if arguments.add and file is not None else []
+    there = {(score.trial.name, score.seed) for score in scores}
+    wanted = [(trial, seed) for seed in arguments.seed for trial in chosen if (trial.name, seed) not in there]
     try:
-        for seed in arguments.seed:
-            for trial in chosen:
-                place = f"{len(scores) + 1}/{len(chosen) * len(arguments.seed)} {trial.name}, seed {seed}"
-                scores.append(run(trial, seed, _Progress(place, trial.tokens)))
-                print(file=sys.stderr)
-                if file is not None:
-                    _write(file, experiment, commit, scores)
+        for number, (trial, seed) in enumerate(wanted, start=1):
+            place = f"{number}/{len(wanted)} {trial.name}, seed {seed}"
+            scores.append(run(trial, seed, _Progress(place, trial.tokens)))
+            print(file=sys.stderr)
+            if file is not None:
+                _write(file, experiment, commit, scores)
     except KeyboardInterrupt:
         print("\nstopped; what is finished is kept", file=sys.stderr)
     if arguments.json:
         print(msgspec.json.encode(scores).decode())
     else:
         print(table(scores))
+        if len({score.seed for score in scores}) > 1:
+            print(f"\n{means(scores)}")
 
 
 def table(scores: Sequence[Score]) -> str:
@@ -82,6 +89,25 @@ def table(scores: Sequence[Score]) -> str:
             f"{_how_it_went(score.ring, first.ring)} | {score.seconds:.0f} |"
         )
     return "\n".join(lines)
+
+
+def means(scores: Sequence[Score]) -> str:
+    """One line per trial, over its seeds: each loss against that of the first trial under the same seed."""
+    lines = ["| trial | seeds | nats/byte | against the first, mean and standard error |", "|---|---|---|---|"]
+    first = {score.seed: score.loss for score in scores if score.trial.name == scores[0].trial.name}
+    for name in dict.fromkeys(score.trial.name for score in scores):
+        mine = [score for score in scores if score.trial.name == name and score.seed in first]
+        changes = [100 * (score.loss / first[score.seed] - 1) for score in mine]
+        spread = statistics.stdev(changes) / math.sqrt(len(changes)) if len(changes) > 1 else 0.0
+        loss = statistics.fmean(score.loss for score in mine)
+        lines.append(f"| {name} | {len(mine)} | {loss:.3f} | {statistics.fmean(changes):+.2f} ± {spread:.2f} % |")
+    return "\n".join(lines)
+
+
+def _kept(file: Path, commit: str) -> list[Score]:
+    """What earlier runs of the same code have left."""
+    sheet = msgspec.json.decode(file.read_bytes(), type=Sheet) if file.exists() else None
+    return [] if sheet is None or sheet.commit != commit else list(sheet.scores)
 
 
 def _how_it_went(ring: RingScore | None, first: RingScore | None) -> str:

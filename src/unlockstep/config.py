@@ -25,7 +25,7 @@ import tomli_w
 
 from unlockstep.core.adoption import Adoption
 from unlockstep.core.errors import ConfigError
-from unlockstep.core.formats import Codec, Rounding
+from unlockstep.core.formats import Codec, Packing, Rounding
 from unlockstep.core.ids import is_learner_name
 from unlockstep.core.merge import MergeRule
 from unlockstep.core.options import Dealing, ProtocolOptions, RollbackOptions
@@ -212,6 +212,8 @@ class CodecSection(_Section, frozen=True):
     upload_feedback: bool = True
     """What rounding to int8, int4 or int2 takes from a contribution is added to the next one of the fragment
     (``core.feedback``); a learner then keeps a float32 copy of the model for it."""
+    upload_packing: Packing = Packing.NONE
+    """... and make it smaller without losing a bit: ``zlib``, or the much faster ``zstd`` (``net.packing``)."""
     download: Codec = Codec.FLOAT32
     """Committed versions, syncer to learner."""
 

@@ -50,7 +50,7 @@ IMPORTS = {
     # the two worlds they meet in, which never see each other
     "unlockstep.net": "unlockstep.core unlockstep.config unlockstep.runlog unlockstep.loop unlockstep.promises "
     "unlockstep.storehouse unlockstep.keeper unlockstep.store unlockstep.learners.backend "
-    "unlockstep.learners.state_body unlockstep.certificates aiohttp msgspec numpy",
+    "unlockstep.learners.state_body unlockstep.certificates aiohttp msgspec numpy zstandard",
     "unlockstep.sim": "unlockstep.core unlockstep.config unlockstep.runlog unlockstep.tape unlockstep.checkers "
     "unlockstep.loop unlockstep.promises unlockstep.storehouse unlockstep.learners.backend unlockstep.learners.toy "
     "unlockstep.learners.state_body msgspec numpy tomli_w",

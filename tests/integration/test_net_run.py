@@ -15,7 +15,7 @@ from support.live_run import WAIT_S, LiveSyncer, layout_of, live_syncer, small_c
 from unlockstep.checkers import SAFETY, check
 from unlockstep.config import CodecSection, OuterSection, RunSection
 from unlockstep.core.events import EvaluationReported, Event, FragmentCommitted
-from unlockstep.core.formats import Codec
+from unlockstep.core.formats import Codec, Packing
 from unlockstep.core.merge import MergeRule
 from unlockstep.core.messages import Evaluation, Published, Stop
 from unlockstep.core.options import ProtocolOptions
@@ -62,7 +62,9 @@ def test_a_run_whose_contributions_are_four_bits_reaches_what_it_would_have_reac
     download: Codec, tmp_path: Path
 ) -> None:
     """int8, or int4 for whoever has a slow link; what rounding takes is handed over with the next contribution."""
-    codec = CodecSection(upload=Codec.INT8, upload_fallbacks=(Codec.INT4,), download=download)
+    codec = CodecSection(
+        upload=Codec.INT8, upload_fallbacks=(Codec.INT4,), upload_packing=Packing.ZSTD, download=download
+    )
     outer = OuterSection(optimizer="sgd", learning_rate=0.7, merge=MergeRule.MEAN)
     config = small_config(protocol=BOTH, codec=codec, outer=outer, run=RunSection(name="small", steps=80))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import zlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -29,7 +30,7 @@ from unlockstep.core.events import (
     LearnerJoined,
     RunSeeded,
 )
-from unlockstep.core.formats import Codec
+from unlockstep.core.formats import Codec, Packing
 from unlockstep.core.messages import Evaluation, Fenced, Heartbeat, Published, Pull, Settled, Welcome, encode
 from unlockstep.core.reasons import DepartureReason, RefusalReason
 from unlockstep.core.status import Status
@@ -142,6 +143,7 @@ UNSOUND = {
     "tokens beyond 64 bits": (lambda body: body, {"c_tokens": 10**30}, 422, RefusalReason.BAD_COUNTS),
     "tokens without steps": (lambda body: body, {"c_steps": 0}, 422, RefusalReason.BAD_COUNTS),
     "a format that the run does not take": (lambda body: body, {"codec": "int2"}, 422, RefusalReason.MALFORMED),
+    "a packing that the run does not take": (lambda body: body, {"packing": "zlib"}, 422, RefusalReason.MALFORMED),
     "base from the future": (lambda body: body, {"base_version": 7}, 202, RefusalReason.STALE_BASE),
 }
 
@@ -181,6 +183,33 @@ async def test_a_body_that_was_damaged_on_its_way_is_sent_again_and_counts(tmp_p
         assert (await learner.contribute(pull, body, digest))[0] == 202
         assert (await learner.hear(Settled)).refusal is None
         assert syncer.service.status().refusals == {}
+
+
+PACKED = {
+    "as it should be": (lambda body: zlib.compress(body), 202, None),
+    "not packed": (lambda body: body, 422, RefusalReason.MALFORMED),
+    "a bomb": (lambda body: zlib.compress(bytes(10**7)), 413, RefusalReason.WRONG_SIZE),
+    "a small bomb": (lambda body: zlib.compress(bytes(10**6)), 422, RefusalReason.MALFORMED),
+    "another body": (lambda body: zlib.compress(body[:-1]), 422, RefusalReason.MALFORMED),
+    "not a number": (lambda body: zlib.compress(body[:-2] + b"\xc0\x7f"), 422, RefusalReason.NON_FINITE),
+}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_a_packed_contribution_is_taken_for_what_is_in_it(name: str, tmp_path: Path) -> None:
+    """Of int8 the packed body is the body compressed; nothing more than a body is made of what a stranger sends."""
+    make, status, refusal = PACKED[name]
+    codec = CodecSection(upload=Codec.INT8, upload_packing=Packing.ZLIB, download=Codec.FLOAT32)
+
+    async def run() -> None:
+        async with wire(tmp_path, small_config(codec=codec)) as (syncer, session):
+            learner = syncer.puppet(session, "l0")
+            pull = await learner.start()
+            body = make(bytes(learner.body(pull.fragment, 1.0)))
+            assert (await learner.contribute(pull, body, packing="zlib"))[0] == status
+            assert (await learner.hear(Settled)).refusal is refusal
+
+    asyncio.run(asyncio.wait_for(run(), 2 * WAIT_S))
 
 
 @on_loop

@@ -81,6 +81,7 @@ def syncer(
     from unlockstep.cli.output import log_to_stderr
     from unlockstep.cli.run_folder import STORE_FOLDER, default_run_folder
     from unlockstep.net.listening import parse_listen, told_as
+    from unlockstep.net.packing import require
 
     log_to_stderr("syncer")
     give_back_arrays()
@@ -89,6 +90,7 @@ def syncer(
     require_secured(endpoint, insecure, security)
     endpoint, notes = told_as(endpoint, advertise)
     config = _settings(config_file, overrides or [], run_dir, standby)
+    require(config.codec.upload_packing)
     folder = run_dir if run_dir is not None else default_run_folder(config.run.name)
     where = store if store is not None else str(folder / STORE_FOLDER)
     for note in notes:

@@ -49,3 +49,11 @@ class Rounding(Enum):
     """The nearest one: the smallest error."""
     STOCHASTIC = "stochastic"
     """One of the two around it, by a chance that makes the expected value exact."""
+
+
+class Packing(Enum):
+    """How a body is made smaller without losing a bit (``net.packing``)."""
+
+    NONE = "none"
+    ZLIB = "zlib"
+    ZSTD = "zstd"

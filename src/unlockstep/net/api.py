@@ -42,7 +42,7 @@ import msgspec
 
 from unlockstep.core.digests import ALGORITHMS, BLAKE3, DIGEST_BYTES
 from unlockstep.core.errors import RemoteProtocolError, UsageError
-from unlockstep.core.formats import Codec
+from unlockstep.core.formats import Codec, Packing
 from unlockstep.core.ids import LEARNER_NAME_LENGTH_MAX
 from unlockstep.net.ranges import BodyDigest
 
@@ -180,6 +180,7 @@ class ContributionQuery(msgspec.Struct, frozen=True):
     fragment: Index
     base_version: Index
     codec: Codec
+    packing: Packing = Packing.NONE
 
 
 class CountsQuery(msgspec.Struct, frozen=True):

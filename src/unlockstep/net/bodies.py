@@ -20,6 +20,7 @@ from aiohttp import web
 
 from unlockstep.core.digests import digest_of
 from unlockstep.core.errors import LocalProtocolError, RemoteProtocolError
+from unlockstep.core.formats import Packing
 from unlockstep.core.messages import ContributionArrived, SeedArrived, StateArrived, StateLost, UploadMeasured
 from unlockstep.core.reasons import RefusalReason
 from unlockstep.net import api
@@ -27,6 +28,7 @@ from unlockstep.net.answers import Refusal, begun, json, parse_query
 from unlockstep.net.audit import Refused
 from unlockstep.net.gate import PEER
 from unlockstep.net.intake import CutShort, Damaged, Intake, Moved, Unwritable
+from unlockstep.net.packing import packed_size_max, unpack
 from unlockstep.net.ranges import (
     BodyDigest,
     Grid,
@@ -195,12 +197,12 @@ class Bodies:
             return _outcome(*service.take_contribution(announced.key, arrived, inspection))
         arrived = msgspec.structs.replace(arrived, **msgspec.structs.asdict(counts))
         size = storehouse.contribution_size(where.fragment, where.codec)
-        if size is None:
-            inspection = Inspection(RefusalReason.MALFORMED, f"this run takes no uploads in {where.codec.value}")
+        if size is None or where.packing not in (Packing.NONE, service.config.codec.upload_packing):
+            sentence = f"this run takes no uploads in {where.codec.value}, packed as {where.packing.value}"
+            inspection = Inspection(RefusalReason.MALFORMED, sentence)
             return _outcome(*service.take_contribution(announced.key, arrived, inspection))
-        if part.size is not None and part.size != size:
-            sentence = f"the body has {part.size} bytes, fragment {where.fragment} takes exactly {size}"
-            inspection, status = Inspection(RefusalReason.WRONG_SIZE, sentence), 413 if part.size > size else 422
+        if sentence := _misfit(part.size, size, where):
+            inspection, status = Inspection(RefusalReason.WRONG_SIZE, sentence), 413 if (part.size or 0) > size else 422
             return _outcome(*service.take_contribution(announced.key, arrived, inspection, status))
 
         async def finish(upload: Upload) -> Answer:
@@ -208,10 +210,8 @@ class Bodies:
             inspection = Inspection(RefusalReason.DIGEST_MISMATCH, "the body does not have the digest it was sent with")
             if upload.is_sound:
                 bound = storehouse.norm_bound(where.fragment, counts.c_steps)
-                body, steps, tokens = _memory(upload), counts.c_steps, counts.c_tokens
-                inspection = await service.in_worker(
-                    storehouse.inspect, where.fragment, body, None, where.codec, steps, tokens, bound
-                )
+                body = _memory(upload)
+                inspection = await service.in_worker(_inspected, storehouse, where, body, size, counts, bound)
             return service.take_contribution(announced.key, arrived, inspection)
 
         return await self._take(request, announced, part, self._memory_sink, finish)
@@ -495,6 +495,32 @@ def _asked(request: web.Request, size: int, etag: str) -> Span | None:
         return parse_range(field, size)
     except Unsatisfiable as error:
         raise Refusal(416, str(error), {"Content-Range": no_content_range(size)}) from None
+
+
+def _misfit(found: int | None, size: int, where: api.ContributionQuery) -> str:
+    """What is wrong with the length of a contribution; empty if nothing is."""
+    takes = f"the body has {found} bytes, fragment {where.fragment} takes"
+    if where.packing is not Packing.NONE:
+        most = packed_size_max(size)
+        return f"{takes} at most {most} packed" if found is not None and found > most else ""
+    return f"{takes} exactly {size}" if found is not None and found != size else ""
+
+
+def _inspected(
+    storehouse: Storehouse,
+    where: api.ContributionQuery,
+    body: memoryview,
+    size: int,
+    counts: api.CountsQuery,
+    norm_bound: float,
+) -> Inspection:
+    """Of a body that is the one announced."""
+    try:
+        body = unpack(body, where.packing, where.codec, size)
+    except RemoteProtocolError as error:
+        return Inspection(RefusalReason.MALFORMED, str(error))
+    steps, tokens = counts.c_steps, counts.c_tokens
+    return storehouse.inspect(where.fragment, body, None, where.codec, steps, tokens, norm_bound)
 
 
 def _memory(upload: Upload) -> memoryview:

@@ -23,6 +23,7 @@ import msgspec
 from unlockstep.core.actions import FetchState
 from unlockstep.core.chunks import Float32
 from unlockstep.core.errors import RemoteProtocolError
+from unlockstep.core.formats import Packing
 from unlockstep.core.messages import (
     Fetched,
     FetchFailed,
@@ -53,6 +54,7 @@ class LearnerBulk:
 
     Args:
         run: name of the run.
+        packing: of its contributions.
         courier: who carries.
         tasks: where transfers run: a bug in one of them ends the link.
         deliver: is told what becomes of it.
@@ -62,12 +64,14 @@ class LearnerBulk:
     def __init__(
         self,
         run: str,
+        packing: Packing,
         courier: Courier,
         tasks: asyncio.TaskGroup,
         deliver: Callable[[LearnerInput], None],
         hang_up: Callable[[], None],
     ) -> None:
         self._run = run
+        self._packing = packing
         self._courier = courier
         self._tasks = tasks
         self._deliver = deliver
@@ -177,7 +181,7 @@ class LearnerBulk:
         self._handing_over[handed_over] = c
         path = api.contribution_path(self._run, c.round, c.learner, c.incarnation)
         query = _query(
-            api.ContributionQuery(c.run_id, c.fragment, c.base_version, c.codec),
+            api.ContributionQuery(c.run_id, c.fragment, c.base_version, c.codec, self._packing),
             api.CountsQuery(c.c_steps, c.c_tokens, c.tokens, c.position, c.samples),
         )
         status = 0

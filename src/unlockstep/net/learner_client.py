@@ -48,6 +48,7 @@ from unlockstep.net.couriers import Carrier, Courier, ThreadCarrier, memory_byte
 from unlockstep.net.jobs import Setting
 from unlockstep.net.learner_bulk import LearnerBulk
 from unlockstep.net.link_meter import LinkMeter
+from unlockstep.net.packing import require
 from unlockstep.net.security import NO_SECURITY, ClientSecurity
 from unlockstep.net.timeouts import DEFAULTS, Leases, Timeouts
 
@@ -87,6 +88,9 @@ class LearnerClient:
         courier: where bulk is carried.
         security: whom it trusts, and what it shows.
         bytes_per_s: most that bulk may take of the link, each way; None: no limit.
+
+    Raises:
+        UsageError: something that the run's settings need is not installed here.
     """
 
     def __init__(
@@ -107,6 +111,7 @@ class LearnerClient:
         self._addresses = Addresses(url)
         self._run = run
         self._layout = layout
+        require(codec.upload_packing)
         self._codec = codec
         self._now_ns = now_ns
         model_bytes = sum(each.body_size for each in fragment_codecs(layout, codec.download))
@@ -233,7 +238,9 @@ class LearnerClient:
                     self._deliver,
                     lambda url: bulk.turn_to(url),
                 )
-                self._bulk = bulk = LearnerBulk(self._run, courier, tasks, self._deliver, line.hang_up)
+                self._bulk = bulk = LearnerBulk(
+                    self._run, self._codec.upload_packing, courier, tasks, self._deliver, line.hang_up
+                )
                 await courier.open()
                 steady = [tasks.create_task(line.stay_connected()), tasks.create_task(self._keep_deadlines())]
                 self._has_begun.set()

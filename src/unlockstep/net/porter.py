@@ -2,7 +2,8 @@
 
 ::
 
-    Contribute, Seed    memory (float32) ──encode──> body ──PUT──> syncer
+    Contribute          memory (float32) ──encode──> body ──pack──> PUT ──> syncer
+    Seed                memory (float32) ──encode──> body ──PUT──> syncer
     GiveState           memory ──PUT──> syncer
     Fetch               syncer ──GET──> body ──decode──> memory (float32)
     TakeState           syncer ──GET──> memory
@@ -46,6 +47,7 @@ from unlockstep.net.jobs import (
 )
 from unlockstep.net.memory_files import Bytes
 from unlockstep.net.pace import Pace
+from unlockstep.net.packing import pack
 from unlockstep.net.security import ClientSecurity
 from unlockstep.net.timeouts import Timeouts, derive
 
@@ -86,6 +88,7 @@ class Porter:
         self._encoder = Encoder(layout, feedback=codec.upload_feedback, rounding=codec.upload_rounding)
         self._encoding = threading.Lock()
         """Held by who uses the encoder."""
+        self._packing = codec.upload_packing
         self._seeds = fragment_codecs(layout, Codec.FLOAT32)
         self._downloads = fragment_codecs(layout, codec.download)
         self._timeouts = derive()
@@ -101,7 +104,7 @@ class Porter:
                 case Contribute():
                     with self._encoding:
                         body = self._encoder.encode(job, job.codec, memory.view("<f4"))
-                    return self._upload(way, job, body)
+                    return self._upload(way, job, pack(body, self._packing, job.codec))
                 case Seed():
                     return self._upload(way, job, self._seeds[job.fragment].encode(memory.view("<f4")))
                 case GiveState():

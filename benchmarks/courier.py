@@ -47,12 +47,12 @@ from unlockstep.core.layout import LayoutMethod, Role, TensorSpec, build_layout
 from unlockstep.core.messages import VersionNotice
 from unlockstep.core.outer_gradient import outer_gradient
 from unlockstep.loop import Contribution
-from unlockstep.net.courier_child import ChildCarrier
-from unlockstep.net.couriers import Courier, ThreadCarrier, memory_bytes
-from unlockstep.net.jobs import Setting
-from unlockstep.net.link_meter import LinkMeter
-from unlockstep.net.pace import Bucket
-from unlockstep.net.ranges import Span, content_range, parse_content_range, parse_range
+from unlockstep.net.bulk.pace import Bucket
+from unlockstep.net.courier.child import ChildCarrier
+from unlockstep.net.courier.courier import Courier, ThreadCarrier, memory_bytes
+from unlockstep.net.courier.jobs import Setting
+from unlockstep.net.wire.link_meter import LinkMeter
+from unlockstep.net.wire.ranges import Span, content_range, parse_content_range, parse_range
 
 ELEMENTS = 3 * 1024 * 1024
 PIECE_BYTES = 256 * 1024

@@ -30,7 +30,7 @@ from typing import get_args
 from rich.console import Console
 from rich.table import Table
 
-from unlockstep.net.learner_client import CourierKind
+from unlockstep.net.clients.learner import CourierKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def _time_blocks(name: str, url: str, pairs: int, courier: CourierKind) -> Overh
     from unlockstep import Learner
     from unlockstep import config as run_config
     from unlockstep.cli.assembly import loading, new_backend
-    from unlockstep.net.observer_client import read_config
+    from unlockstep.net.clients.observer import read_config
 
     config = run_config.loads(read_config(url), source=url)
     with loading(config):

@@ -64,8 +64,8 @@ from unlockstep.core.events import (
 from unlockstep.core.formats import Codec
 from unlockstep.core.messages import Published, decode_syncer_message
 from unlockstep.learners.toy import ToyBackend
-from unlockstep.net import api
-from unlockstep.net.bulk import Bulk
+from unlockstep.net.bulk.client import Bulk
+from unlockstep.net.wire import api
 
 Row = dict[str, object]
 

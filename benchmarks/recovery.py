@@ -79,7 +79,7 @@ class Receiver:
         self.next_deadline_ns, self.on_deadline = loop.next_deadline_ns, loop.on_deadline
 
     def deliver(self, message: LearnerInput) -> None:
-        """See ``learner_client.Receiver``."""
+        """See ``net.clients.learner.Receiver``."""
         self._watch.hear(message)
         self._loop.deliver(message)
 

@@ -48,7 +48,7 @@ class Receiver:
         self._changed = threading.Condition()
 
     def deliver(self, message: LearnerInput) -> None:
-        """See ``learner_client.Receiver``."""
+        """See ``net.clients.learner.Receiver``."""
         if isinstance(message, Published):
             with self._changed:
                 self.commits += message.notice.version > 0

@@ -135,11 +135,11 @@ class Ours(Contender):
 
     async def _serve(self, listening: Callable[[int], None]) -> None:
         from unlockstep.core.syncer import SyncerCore
-        from unlockstep.net.audit import Audit
-        from unlockstep.net.gate import Gate
-        from unlockstep.net.listening import Endpoint
-        from unlockstep.net.security import ServerSecurity
-        from unlockstep.net.syncer_service import SyncerService
+        from unlockstep.net.access.audit import Audit
+        from unlockstep.net.access.gate import Gate
+        from unlockstep.net.access.security import ServerSecurity
+        from unlockstep.net.syncer.service import SyncerService
+        from unlockstep.net.wire.listening import Endpoint
         from unlockstep.runlog import Header, RunLogWriter
 
         config, certificate = self._config(), self.certificate
@@ -156,8 +156,8 @@ class Ours(Contender):
 
     def connect(self, port: int) -> None:
         from unlockstep.core.codec import Codec, FragmentCodec, body_digest
-        from unlockstep.net.bulk import Bulk
-        from unlockstep.net.security import NO_SECURITY, ClientSecurity
+        from unlockstep.net.access.security import NO_SECURITY, ClientSecurity
+        from unlockstep.net.bulk.client import Bulk
 
         security = NO_SECURITY if self.certificate is None else ClientSecurity(self.certificate.authority)
         scheme = "http" if self.certificate is None else "https"

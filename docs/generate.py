@@ -41,19 +41,10 @@ from unlockstep.core import (
     window,
 )
 from unlockstep.core.status import LedgerStatus, Status
-from unlockstep.net import (
-    api,
-    bulk,
-    carriage,
-    channel,
-    downloading,
-    holds,
-    learner_client,
-    metrics,
-    streams,
-    syncer_service,
-    timeouts,
-)
+from unlockstep.net.bulk import carriage, channel, client, downloading, streams
+from unlockstep.net.clients import learner as learner_client
+from unlockstep.net.syncer import holds, metrics, service
+from unlockstep.net.wire import api, timeouts
 from unlockstep.sim.fleet import YEAR_S, Fleet
 
 DOCS = Path(__file__).resolve().parent
@@ -288,8 +279,8 @@ def limit_table() -> str:
     """The limits of the protocol and its hosts that are constants; those that are settings are in the configuration."""
     rows = []
     core = (ids, messages, shapes, options, learner)
-    bodies = (bulk, carriage, channel, downloading, holds, streams)
-    for module in (*core, config, api, *bodies, timeouts, syncer_service, learner_client):
+    bodies = (client, carriage, channel, downloading, holds, streams)
+    for module in (*core, config, api, *bodies, timeouts, service, learner_client):
         for field in _fields(_tree(module).body):
             if field.name.startswith("_") or not re.search(r"(_MAX|_MIN|_BYTES|PER_LEASE)$", field.name):
                 continue

@@ -25,7 +25,7 @@ from unlockstep.config import RunConfig, apply
 from unlockstep.core.codec import FragmentCodec
 from unlockstep.core.formats import Codec, Packing
 from unlockstep.core.layout import Layout, LayoutMethod, Role, TensorSpec, build_layout
-from unlockstep.net.packing import pack, unpack
+from unlockstep.net.wire.packing import pack, unpack
 
 REPEATS = 5
 

@@ -213,7 +213,7 @@ class CodecSection(_Section, frozen=True):
     """What rounding to int8, int4 or int2 takes from a contribution is added to the next one of the fragment
     (``core.feedback``); a learner then keeps a float32 copy of the model for it."""
     upload_packing: Packing = Packing.NONE
-    """... and make it smaller without losing a bit: ``zlib``, or the much faster ``zstd`` (``net.packing``)."""
+    """... and make it smaller without losing a bit: ``zlib``, or the much faster ``zstd`` (``net.wire.packing``)."""
     download: Codec = Codec.FLOAT32
     """Committed versions, syncer to learner."""
 

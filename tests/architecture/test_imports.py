@@ -48,9 +48,19 @@ IMPORTS = {
     "unlockstep.store": "unlockstep.core fsspec msgspec numpy",
     "unlockstep.keeper": "unlockstep.core unlockstep.runlog unlockstep.store unlockstep.storehouse msgspec",
     # the two worlds they meet in, which never see each other
-    "unlockstep.net": "unlockstep.core unlockstep.config unlockstep.runlog unlockstep.loop unlockstep.promises "
-    "unlockstep.storehouse unlockstep.keeper unlockstep.store unlockstep.learners.backend "
-    "unlockstep.learners.state_body unlockstep.certificates aiohttp msgspec numpy zstandard",
+    "unlockstep.net": "",
+    "unlockstep.net.wire": "unlockstep.core unlockstep.config msgspec numpy zstandard",
+    "unlockstep.net.access": "unlockstep.core unlockstep.certificates unlockstep.net.wire aiohttp msgspec",
+    "unlockstep.net.bulk": "unlockstep.core unlockstep.net.access unlockstep.net.wire msgspec numpy",
+    "unlockstep.net.courier": "unlockstep.core unlockstep.config unlockstep.loop unlockstep.learners.state_body "
+    "unlockstep.net.access unlockstep.net.bulk unlockstep.net.wire msgspec numpy",
+    "unlockstep.net.clients": "unlockstep.core unlockstep.config unlockstep.loop unlockstep.learners.state_body "
+    "unlockstep.net.access unlockstep.net.bulk unlockstep.net.courier unlockstep.net.wire aiohttp msgspec",
+    "unlockstep.net.syncer": "unlockstep.core unlockstep.config unlockstep.runlog unlockstep.promises "
+    "unlockstep.storehouse unlockstep.keeper unlockstep.store unlockstep.net.access unlockstep.net.wire "
+    "aiohttp msgspec numpy",
+    "unlockstep.net.doctor": "unlockstep.core unlockstep.config unlockstep.certificates unlockstep.net.access "
+    "unlockstep.net.bulk unlockstep.net.wire msgspec",
     "unlockstep.sim": "unlockstep.core unlockstep.config unlockstep.runlog unlockstep.tape unlockstep.checkers "
     "unlockstep.loop unlockstep.promises unlockstep.storehouse unlockstep.learners.backend unlockstep.learners.toy "
     "unlockstep.learners.state_body msgspec numpy tomli_w",
@@ -95,12 +105,14 @@ def test_a_syncer_needs_no_torch() -> None:
         ("src/unlockstep/core/window.py", "from unlockstep.core import merge"),
         ("src/unlockstep/core/merge.py", "import torch"),
         ("src/unlockstep/core/__init__.py", "from ..net import api"),
-        ("src/unlockstep/net/api.py", "from unlockstep import sim"),
-        ("src/unlockstep/net/api.py", "def late() -> None:\n    import torch"),
-        ("src/unlockstep/sim/world.py", "import unlockstep.net.api"),
+        ("src/unlockstep/net/wire/api.py", "from unlockstep import sim"),
+        ("src/unlockstep/net/wire/api.py", "def late() -> None:\n    import torch"),
+        ("src/unlockstep/net/wire/api.py", "from unlockstep.net.access import gate"),
+        ("src/unlockstep/net/clients/learner.py", "from unlockstep.net.syncer import service"),
+        ("src/unlockstep/sim/world.py", "import unlockstep.net.wire.api"),
         ("src/unlockstep/loop.py", "from unlockstep.learners.torch_backend import TorchBackend"),
         ("src/unlockstep/report/page.py", "from unlockstep.config import RunConfig"),
-        ("src/unlockstep/launch/local.py", "from unlockstep.net.api import ROUTES"),
+        ("src/unlockstep/launch/local.py", "from unlockstep.net.wire.api import ROUTES"),
         ("src/unlockstep/attic/old.py", "import math"),
     ],
 )
@@ -117,7 +129,7 @@ def test_a_forbidden_import_is_seen(path: str, statement: str) -> None:
             "import numpy.typing as npt\nfrom .chunks import run\nfrom .layout import Slot",
         ),
         ("src/unlockstep/loop.py", "from unlockstep.learners.backend import FloatArray"),
-        ("src/unlockstep/net/resources.py", "from unlockstep import __version__"),
+        ("src/unlockstep/net/syncer/resources.py", "from unlockstep import __version__"),
         ("src/unlockstep/cli/__init__.py", "import torch\nfrom unlockstep import net, sim, __version__"),
     ],
 )

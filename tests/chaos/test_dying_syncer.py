@@ -26,7 +26,7 @@ from unlockstep import config as run_config
 from unlockstep.config import DurabilitySection, OuterSection, RunConfig, RunSection
 from unlockstep.core.codec import body_digest
 from unlockstep.core.messages import Published, Pull, VersionNotice
-from unlockstep.net import api
+from unlockstep.net.wire import api
 from unlockstep.store.place import LocalPlace
 from unlockstep.store.run_store import RunStore
 

@@ -19,9 +19,9 @@ from support.secret_files import secrets_in
 from unlockstep.core.codec import body_digest
 from unlockstep.core.events import FragmentCommitted
 from unlockstep.core.messages import Settled
-from unlockstep.net import api
-from unlockstep.net.bulk import Bulk
-from unlockstep.net.timeouts import Timeouts, derive
+from unlockstep.net.bulk.client import Bulk
+from unlockstep.net.wire import api
+from unlockstep.net.wire.timeouts import Timeouts, derive
 
 CHUNK = 64
 HEAD_BYTES_MAX = 700

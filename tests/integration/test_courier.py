@@ -35,11 +35,12 @@ from unlockstep.core.options import ProtocolOptions
 from unlockstep.learners.backend import State, TensorBits
 from unlockstep.learners.state_body import Donated, encode_state
 from unlockstep.learners.toy import ToyBackend
-from unlockstep.net import courier_child, courier_process
-from unlockstep.net.couriers import Carrier, CarrierDied, Courier
-from unlockstep.net.jobs import Answered, GiveState
-from unlockstep.net.learner_client import LearnerClient
-from unlockstep.net.timeouts import derive
+from unlockstep.net.clients.learner import LearnerClient
+from unlockstep.net.courier import child as courier_child
+from unlockstep.net.courier import process as courier_process
+from unlockstep.net.courier.courier import Carrier, CarrierDied, Courier
+from unlockstep.net.courier.jobs import Answered, GiveState
+from unlockstep.net.wire.timeouts import derive
 
 pytestmark = pytest.mark.skipif(not courier_child.is_available(), reason="this system has no courier processes")
 
@@ -567,6 +568,6 @@ def test_the_process_gives_way_to_training(server: BodyServer) -> None:
 
 
 def test_the_process_loads_neither_a_framework_nor_an_event_loop() -> None:
-    check = "import sys, unlockstep.net.courier_process; print(*{'torch', 'aiohttp', 'asyncio'} & sys.modules.keys())"
+    check = "import sys, unlockstep.net.courier.process; print(*{'torch', 'aiohttp', 'asyncio'} & sys.modules.keys())"
     found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == ""

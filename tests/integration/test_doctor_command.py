@@ -14,7 +14,7 @@ from support.live_run import small_config
 from support.peers import answering, http, peer
 from support.syncer_thread import syncer_thread
 from unlockstep.cli import app, exits
-from unlockstep.net import link_rates
+from unlockstep.net.doctor import link_rates
 
 CONFIG = small_config()
 
@@ -130,7 +130,7 @@ def test_what_is_no_address_is_a_usage_error(arguments: tuple[str, ...], capsys:
 
 
 def test_ctrl_c_ends_it_at_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from unlockstep.net import examination
+    from unlockstep.net.doctor import examination
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt

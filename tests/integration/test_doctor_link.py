@@ -20,11 +20,11 @@ from support.peers import DAY, NOW, answering, authority, greeting, hanging_up, 
 from support.syncer_thread import syncer_thread
 from unlockstep import __version__
 from unlockstep.core.errors import RemoteProtocolError
-from unlockstep.net import link_rates
-from unlockstep.net.diagnosis import Door, Spoken
-from unlockstep.net.interfaces import interfaces
-from unlockstep.net.link_check import Line, Target, ask, attempt
-from unlockstep.net.security import NO_SECURITY
+from unlockstep.net.access.security import NO_SECURITY
+from unlockstep.net.doctor import link_rates
+from unlockstep.net.doctor.diagnosis import Door, Spoken
+from unlockstep.net.doctor.link_check import Line, Target, ask, attempt
+from unlockstep.net.wire.interfaces import interfaces
 
 LOOPBACK = ip_address("127.0.0.1")
 LIMIT_S = 10.0

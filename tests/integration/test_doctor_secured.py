@@ -12,7 +12,7 @@ from support.secret_files import other_authority, secrets_in, write_pair
 from support.syncer_thread import syncer_thread
 from unlockstep.certificates import issue
 from unlockstep.cli import app, exits
-from unlockstep.net import link_rates
+from unlockstep.net.doctor import link_rates
 
 CONFIG = small_config()
 NOW = datetime.datetime.now(datetime.UTC)

@@ -20,7 +20,7 @@ from unlockstep.core.events import FragmentCommitted
 from unlockstep.core.layout import Layout, LayoutMethod
 from unlockstep.core.messages import EndRun
 from unlockstep.learners.toy import ToyBackend
-from unlockstep.net.security import NO_SECURITY
+from unlockstep.net.access.security import NO_SECURITY
 
 CONFIG = small_config()
 LAYOUT = layout_of(ToyBackend(), CONFIG)

@@ -16,12 +16,12 @@ from unlockstep.core.errors import RemoteProtocolError, UsageError
 from unlockstep.core.events import EvaluationReported, LearnerDeparted
 from unlockstep.core.messages import Evaluation, JoinRefused, Leave, Published, Pull
 from unlockstep.core.reasons import JoinRefusal
-from unlockstep.net.courier import client_session
-from unlockstep.net.limits import Limits
-from unlockstep.net.observer_client import end_run, read_about, read_status
-from unlockstep.net.roles import Role
-from unlockstep.net.security import NO_SECURITY, ClientSecurity
-from unlockstep.net.timeouts import derive
+from unlockstep.net.access.limits import Limits
+from unlockstep.net.access.roles import Role
+from unlockstep.net.access.security import NO_SECURITY, ClientSecurity
+from unlockstep.net.clients.observer import end_run, read_about, read_status
+from unlockstep.net.clients.sessions import client_session
+from unlockstep.net.wire.timeouts import derive
 
 # ------------------------------------------------------------------------------------------------- tokens and roles
 

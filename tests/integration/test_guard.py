@@ -17,14 +17,14 @@ from support.gates import Stranger, gated, on_loop, refusals, secured
 from support.live_run import WAIT_S
 from support.secret_files import other_authority, secrets_in
 from unlockstep.core.errors import UsageError
-from unlockstep.net.audit import Audit
-from unlockstep.net.gate import Gate
-from unlockstep.net.limits import Limits
-from unlockstep.net.listening import Endpoint
-from unlockstep.net.observer_client import read_about
-from unlockstep.net.roles import STANDBY_PERMISSIONS, STANDBY_ROUTE
-from unlockstep.net.security import OPEN, ServerSecurity
-from unlockstep.net.timeouts import derive
+from unlockstep.net.access.audit import Audit
+from unlockstep.net.access.gate import Gate
+from unlockstep.net.access.limits import Limits
+from unlockstep.net.access.roles import STANDBY_PERMISSIONS, STANDBY_ROUTE
+from unlockstep.net.access.security import OPEN, ServerSecurity
+from unlockstep.net.clients.observer import read_about
+from unlockstep.net.wire.listening import Endpoint
+from unlockstep.net.wire.timeouts import derive
 
 # ------------------------------------------------------------------------------------------------- too much
 

@@ -16,8 +16,8 @@ from support.live_run import WAIT_S, live_syncer, small_config
 from unlockstep import __version__
 from unlockstep.core.errors import UsageError
 from unlockstep.core.ids import PROTOCOL_VERSION
-from unlockstep.net import api
-from unlockstep.net.observer_client import read_about, read_config, read_status
+from unlockstep.net.clients.observer import read_about, read_config, read_status
+from unlockstep.net.wire import api
 
 CONFIG = small_config()
 

@@ -12,8 +12,8 @@ from unlockstep.core.codec import body_digest
 from unlockstep.core.errors import RemoteProtocolError
 from unlockstep.core.events import ContributionAccepted, FragmentCommitted
 from unlockstep.core.messages import Settled
-from unlockstep.net import api
-from unlockstep.net.bulk import Answer, Bulk
+from unlockstep.net.bulk.client import Answer, Bulk
+from unlockstep.net.wire import api
 
 SIZES = (1, 63, 64, 127, 128, 129, 511, 512, 513)
 """Of chunks; a body of the toy model has 512 bytes."""

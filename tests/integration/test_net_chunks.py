@@ -16,9 +16,9 @@ from unlockstep.core.digests import SHA256, digest_of, hasher
 from unlockstep.core.events import ContributionAccepted, ContributionRefused, FragmentCommitted, RunSeeded
 from unlockstep.core.messages import Pull, Settled, StateAsked, StateReady, StateWanted
 from unlockstep.core.reasons import RefusalReason
-from unlockstep.net import api
-from unlockstep.net.bulk import Answer, Bulk
-from unlockstep.net.ranges import BodyDigest, Span, content_range
+from unlockstep.net.bulk.client import Answer, Bulk
+from unlockstep.net.wire import api
+from unlockstep.net.wire.ranges import BodyDigest, Span, content_range
 
 CHUNK = 128
 

@@ -41,9 +41,9 @@ from unlockstep.core.messages import (
 )
 from unlockstep.learners.toy import ToyBackend
 from unlockstep.loop import Contribution
-from unlockstep.net import api
-from unlockstep.net.learner_client import LearnerClient
-from unlockstep.net.observer_client import Observer, read_config, read_status
+from unlockstep.net.clients.learner import LearnerClient
+from unlockstep.net.clients.observer import Observer, read_config, read_status
+from unlockstep.net.wire import api
 
 CONFIG = small_config()
 LAYOUT = layout_of(ToyBackend(), CONFIG)

@@ -21,7 +21,7 @@ from unlockstep.core.messages import Evaluation, Published, Stop
 from unlockstep.core.options import ProtocolOptions
 from unlockstep.learners.toy import ToyBackend
 from unlockstep.loop import LearnerLoop
-from unlockstep.net.observer_client import Observer, read_status
+from unlockstep.net.clients.observer import Observer, read_status
 
 BOTH = ProtocolOptions(fragments=2, interval_steps=2, grace_factor=0.0, quorum=2)
 """Every round waits for two learners, so that the last rounds, too, collect everything."""

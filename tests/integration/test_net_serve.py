@@ -16,8 +16,8 @@ from unlockstep import config as run_config
 from unlockstep.core.errors import LocalProtocolError, UsageError
 from unlockstep.core.messages import Committed, EndRun, Stop
 from unlockstep.core.syncer import SyncerCore
-from unlockstep.net.listening import Endpoint
-from unlockstep.net.syncer_service import SyncerService
+from unlockstep.net.syncer.service import SyncerService
+from unlockstep.net.wire.listening import Endpoint
 from unlockstep.runlog import Header, RunLogWriter
 
 CONFIG = small_config()

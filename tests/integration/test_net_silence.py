@@ -18,8 +18,8 @@ from support.mailbox import Mailbox
 from unlockstep.core.events import LearnerAway
 from unlockstep.core.messages import Connected, Disconnected
 from unlockstep.learners.toy import ToyBackend
-from unlockstep.net.learner_client import LearnerClient
-from unlockstep.net.timeouts import Leases
+from unlockstep.net.clients.learner import LearnerClient
+from unlockstep.net.wire.timeouts import Leases
 
 CONFIG = small_config()
 LAYOUT = layout_of(ToyBackend(), CONFIG)

@@ -34,8 +34,8 @@ from unlockstep.core.formats import Codec, Packing
 from unlockstep.core.messages import Evaluation, Fenced, Heartbeat, Published, Pull, Settled, Welcome, encode
 from unlockstep.core.reasons import DepartureReason, RefusalReason
 from unlockstep.core.status import Status
-from unlockstep.net import api
-from unlockstep.net.ranges import BodyDigest
+from unlockstep.net.wire import api
+from unlockstep.net.wire.ranges import BodyDigest
 
 
 @asynccontextmanager

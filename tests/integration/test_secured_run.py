@@ -28,11 +28,11 @@ from unlockstep.core.errors import UsageError
 from unlockstep.core.events import Event, LearnerAway, LearnerJoined
 from unlockstep.core.options import ProtocolOptions
 from unlockstep.learners.toy import ToyBackend
-from unlockstep.net import control_line
-from unlockstep.net.limits import Limits
-from unlockstep.net.observer_client import read_status
-from unlockstep.net.roles import Role
-from unlockstep.net.security import ClientSecurity
+from unlockstep.net.access.limits import Limits
+from unlockstep.net.access.roles import Role
+from unlockstep.net.access.security import ClientSecurity
+from unlockstep.net.clients import control_line
+from unlockstep.net.clients.observer import read_status
 
 ENDLESS = small_config(run=RunSection(name="small", steps=10**6))
 

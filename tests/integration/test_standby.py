@@ -25,7 +25,7 @@ from unlockstep.core.errors import UsageError
 from unlockstep.core.events import FragmentCommitted, RunFinished, SyncerResumed
 from unlockstep.core.status import Status
 from unlockstep.learners.toy import ToyBackend
-from unlockstep.net.observer_client import Observer, read_status
+from unlockstep.net.clients.observer import Observer, read_status
 
 LEASE_S = 0.5
 

@@ -31,7 +31,7 @@ from unlockstep.core.messages import Evaluation
 from unlockstep.core.reasons import DepartureReason, RefusalReason
 from unlockstep.core.status import Status
 from unlockstep.learners.toy import ToyBackend
-from unlockstep.net.observer_client import Observer, read_status
+from unlockstep.net.clients.observer import Observer, read_status
 
 Start = Callable[..., tuple["subprocess.Popen[str]", str]]
 

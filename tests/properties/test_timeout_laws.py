@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from unlockstep.net.timeouts import Leases, Measured, ProgressWatch, Timeouts, derive
+from unlockstep.net.wire.timeouts import Leases, Measured, ProgressWatch, Timeouts, derive
 
 LEASES = st.builds(
     Leases,

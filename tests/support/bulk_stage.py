@@ -15,8 +15,8 @@ import aiohttp
 
 from support.live_run import WAIT_S, LiveSyncer, Puppet, live_syncer, small_config
 from unlockstep.core.messages import Pull
-from unlockstep.net import api
-from unlockstep.net.bulk import Answer
+from unlockstep.net.bulk.client import Answer
+from unlockstep.net.wire import api
 
 BODY_BYTES = 512
 

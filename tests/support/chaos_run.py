@@ -26,7 +26,7 @@ from unlockstep.core.events import EvaluationReported, Event, FragmentCommitted,
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 from unlockstep.core.status import Status
 from unlockstep.launch.local import Ending, LocalRun, learner_names, new_run_folder
-from unlockstep.net.observer_client import read_status
+from unlockstep.net.clients.observer import read_status
 from unlockstep.report.accounting import account
 
 BACK_S_MAX = 60.0

@@ -17,8 +17,8 @@ from typing import Any
 
 from unlockstep.core.errors import UsageError
 from unlockstep.core.status import Status
-from unlockstep.net.observer_client import read_status
-from unlockstep.net.security import NO_SECURITY, ClientSecurity
+from unlockstep.net.access.security import NO_SECURITY, ClientSecurity
+from unlockstep.net.clients.observer import read_status
 
 TESTS = Path(__file__).parents[1]
 COMMAND_S_MAX = 60.0

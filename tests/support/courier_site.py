@@ -22,11 +22,11 @@ from unlockstep.core.codec import FragmentCodec
 from unlockstep.core.formats import Codec
 from unlockstep.core.layout import LayoutMethod, Role, TensorSpec, build_layout
 from unlockstep.loop import Contribution
-from unlockstep.net import api
-from unlockstep.net.courier_child import ChildCarrier
-from unlockstep.net.couriers import Carrier, Courier, ThreadCarrier, memory_bytes
-from unlockstep.net.jobs import Setting
-from unlockstep.net.link_meter import LinkMeter
+from unlockstep.net.courier.child import ChildCarrier
+from unlockstep.net.courier.courier import Carrier, Courier, ThreadCarrier, memory_bytes
+from unlockstep.net.courier.jobs import Setting
+from unlockstep.net.wire import api
+from unlockstep.net.wire.link_meter import LinkMeter
 
 SIZES = {"a": 100_000, "b": 7}
 TENSORS = tuple(TensorSpec(name, (size,), "float32", Role.PARAMETER) for name, size in SIZES.items())

@@ -19,13 +19,13 @@ from aiohttp import web
 from support.live_run import WAIT_S, LiveSyncer, live_syncer, small_config
 from support.secret_files import Secrets, secrets_in
 from unlockstep.config import RunConfig
-from unlockstep.net.audit import Audit
-from unlockstep.net.gate import PEER, Gate
-from unlockstep.net.limits import Limits
-from unlockstep.net.listening import Endpoint
-from unlockstep.net.roles import STANDBY_PERMISSIONS, STANDBY_ROUTE
-from unlockstep.net.security import OPEN, ServerSecurity
-from unlockstep.net.timeouts import derive
+from unlockstep.net.access.audit import Audit
+from unlockstep.net.access.gate import PEER, Gate
+from unlockstep.net.access.limits import Limits
+from unlockstep.net.access.roles import STANDBY_PERMISSIONS, STANDBY_ROUTE
+from unlockstep.net.access.security import OPEN, ServerSecurity
+from unlockstep.net.wire.listening import Endpoint
+from unlockstep.net.wire.timeouts import derive
 
 
 def on_loop(test: Callable[[Path], Coroutine[Any, Any, None]]) -> Callable[[Path], None]:

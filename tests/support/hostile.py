@@ -39,9 +39,9 @@ from unlockstep.core.messages import (
 from unlockstep.keeper import take_up
 from unlockstep.learners.backend import State, TensorBits
 from unlockstep.learners.state_body import Donated, decode_state, encode_state
-from unlockstep.net import api, ranges
-from unlockstep.net.roles import Role
-from unlockstep.net.tokens import Entry, read_tokens, token_digest
+from unlockstep.net.access.roles import Role
+from unlockstep.net.access.tokens import Entry, read_tokens, token_digest
+from unlockstep.net.wire import api, ranges
 from unlockstep.store.fragment_files import Damaged, FragmentFile, fragment_file, read_fragment_file
 from unlockstep.store.place import Place, open_place
 from unlockstep.store.run_store import RunStore

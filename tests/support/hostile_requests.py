@@ -20,9 +20,9 @@ from support.syncer_thread import syncer_thread
 from unlockstep.config import RunSection
 from unlockstep.core.codec import body_digest
 from unlockstep.core.messages import Pull, Settled
-from unlockstep.net import api
-from unlockstep.net.limits import Limits
-from unlockstep.net.ranges import BodyDigest, Grid
+from unlockstep.net.access.limits import Limits
+from unlockstep.net.wire import api
+from unlockstep.net.wire.ranges import BodyDigest, Grid
 
 UNLIMITED = Limits(
     accepts_per_s=1e9, accepts_burst=1e9, requests_per_s=1e9, requests_burst=1e9, head_s_max=2.0, rate_window_s=2.0

@@ -30,9 +30,9 @@ from unlockstep.core.events import Event
 from unlockstep.core.formats import Codec
 from unlockstep.core.options import ProtocolOptions
 from unlockstep.core.status import Status
-from unlockstep.net.observer_client import read_status
-from unlockstep.net.security import NO_SECURITY, ClientSecurity
-from unlockstep.net.timeouts import BACKOFF_S_MAX
+from unlockstep.net.access.security import NO_SECURITY, ClientSecurity
+from unlockstep.net.clients.observer import read_status
+from unlockstep.net.wire.timeouts import BACKOFF_S_MAX
 from unlockstep.report.accounting import account
 
 WAIT_S = 60.0

@@ -41,15 +41,15 @@ from unlockstep.core.syncer import SyncerCore
 from unlockstep.learners.backend import Backend
 from unlockstep.learners.toy import ToyBackend
 from unlockstep.loop import LearnerLoop
-from unlockstep.net import api
-from unlockstep.net.audit import Audit
-from unlockstep.net.gate import Gate
-from unlockstep.net.learner_client import CourierKind, LearnerClient
-from unlockstep.net.limits import Limits
-from unlockstep.net.listening import Endpoint
-from unlockstep.net.security import NO_SECURITY, OPEN, ClientSecurity, ServerSecurity
-from unlockstep.net.syncer_service import SyncerService
-from unlockstep.net.timeouts import leases_of
+from unlockstep.net.access.audit import Audit
+from unlockstep.net.access.gate import Gate
+from unlockstep.net.access.limits import Limits
+from unlockstep.net.access.security import NO_SECURITY, OPEN, ClientSecurity, ServerSecurity
+from unlockstep.net.clients.learner import CourierKind, LearnerClient
+from unlockstep.net.syncer.service import SyncerService
+from unlockstep.net.wire import api
+from unlockstep.net.wire.listening import Endpoint
+from unlockstep.net.wire.timeouts import leases_of
 from unlockstep.runlog import Header, RunLogWriter
 
 WAIT_S = 20.0

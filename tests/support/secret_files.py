@@ -11,7 +11,7 @@ from pathlib import Path
 
 from unlockstep.certificates import Pair, issue, new_authority
 from unlockstep.cli.certs import make
-from unlockstep.net.security import ClientSecurity, ServerSecurity
+from unlockstep.net.access.security import ClientSecurity, ServerSecurity
 
 HOST = "127.0.0.1"
 NOW = datetime.datetime.now(datetime.UTC)

@@ -16,8 +16,8 @@ from typing import Any
 
 from support.live_run import WAIT_S, LiveSyncer, live_syncer
 from unlockstep.config import RunConfig
-from unlockstep.net.limits import Limits
-from unlockstep.net.security import OPEN, ServerSecurity
+from unlockstep.net.access.limits import Limits
+from unlockstep.net.access.security import OPEN, ServerSecurity
 
 
 @dataclass(frozen=True)

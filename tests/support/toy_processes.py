@@ -27,10 +27,10 @@ from unlockstep.core.errors import UsageError
 from unlockstep.core.messages import GoneBack, LearnerInput, LearnerMessage, Progress, Published, VersionNotice, Welcome
 from unlockstep.learners.toy import ToyBackend
 from unlockstep.loop import LearnerLoop
-from unlockstep.net import timeouts
-from unlockstep.net.learner_client import CourierKind, LearnerClient
-from unlockstep.net.observer_client import read_config
-from unlockstep.net.security import ClientSecurity
+from unlockstep.net.access.security import ClientSecurity
+from unlockstep.net.clients.learner import CourierKind, LearnerClient
+from unlockstep.net.clients.observer import read_config
+from unlockstep.net.wire import timeouts
 
 LAYERS = 8
 ELEMENTS = 64

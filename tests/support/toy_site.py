@@ -16,9 +16,9 @@ from unlockstep.core.actions import Done
 from unlockstep.core.messages import LearnerInput, Published, Welcome
 from unlockstep.learners.toy import ToyBackend
 from unlockstep.loop import LearnerLoop
-from unlockstep.net.learner_client import LearnerClient
-from unlockstep.net.security import NO_SECURITY, ClientSecurity
-from unlockstep.net.timeouts import leases_of
+from unlockstep.net.access.security import NO_SECURITY, ClientSecurity
+from unlockstep.net.clients.learner import LearnerClient
+from unlockstep.net.wire.timeouts import leases_of
 
 STEP_S = 0.02
 """What an inner step of a toy learner takes."""

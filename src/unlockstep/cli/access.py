@@ -2,7 +2,7 @@
 
 Decides that a token comes from a file or from the environment, never from a command line, which everybody on a machine
 can read; and that a syncer which others can reach has TLS and tokens unless ``--insecure`` says otherwise. Does not
-decide what they protect (``net.security``).
+decide what they protect (``net.access.security``).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import typer
 from unlockstep.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from unlockstep.net.listening import Endpoint
-    from unlockstep.net.security import ClientSecurity, ServerSecurity
+    from unlockstep.net.access.security import ClientSecurity, ServerSecurity
+    from unlockstep.net.wire.listening import Endpoint
 
 TOKEN_VARIABLE = "UNLOCKSTEP_TOKEN"
 CA_VARIABLE = "UNLOCKSTEP_CA"
@@ -48,7 +48,7 @@ ClientCa = Annotated[
 
 def client_security(ca: Path | None, cert: Path | None, key: Path | None, token_file: Path | None) -> ClientSecurity:
     """What a client was given, by flags or else by the environment. Raises UsageError if a file is of no use."""
-    from unlockstep.net.security import ClientSecurity
+    from unlockstep.net.access.security import ClientSecurity
 
     ca_text, token = os.environ.get(CA_VARIABLE, ""), os.environ.get(TOKEN_VARIABLE, "")
     if ca is None and ca_text:
@@ -60,7 +60,7 @@ def server_security(
     secrets: Path | None, cert: Path | None, key: Path | None, tokens: Path | None, client_ca: Path | None
 ) -> ServerSecurity:
     """What a syncer was given. Raises UsageError if a file is of no use, or is given twice."""
-    from unlockstep.net.security import ServerSecurity
+    from unlockstep.net.access.security import ServerSecurity
 
     if secrets is not None:
         for option, given in (("--tls-cert", cert), ("--tls-key", key), ("--tokens", tokens)):
@@ -74,7 +74,7 @@ def server_security(
 
 def require_secured(endpoint: Endpoint, insecure: bool, security: ServerSecurity) -> None:
     """Raises UsageError if strangers could reach a syncer that does not protect itself."""
-    from unlockstep.net.names import is_loopback
+    from unlockstep.net.wire.names import is_loopback
 
     if insecure or is_loopback(endpoint.host) or security.is_complete:
         return

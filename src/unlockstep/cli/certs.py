@@ -4,12 +4,12 @@
 
     ca.pem ca.key             the authority: ca.pem is for every client, ca.key stays where it is safe
     syncer.pem syncer.key     what the syncer shows
-    tokens.toml               digests of all tokens, with their names, roles and ends (``net.tokens``)
+    tokens.toml               digests of all tokens, with their names, roles and ends (``net.access.tokens``)
     NAME.token                a token, for whoever is to have it
     NAME.pem NAME.key         a client's certificate, where the syncer asks for one
 
 Decides names of files and who may read them, and that nothing is overwritten or left half made. Does not decide what a
-certificate holds (``certificates``) or a token may do (``net.roles``).
+certificate holds (``certificates``) or a token may do (``net.access.roles``).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from unlockstep.files import whole
 
 if TYPE_CHECKING:
     from unlockstep.certificates import Certificate, Pair
-    from unlockstep.net.roles import Role
-    from unlockstep.net.tokens import Entry
+    from unlockstep.net.access.roles import Role
+    from unlockstep.net.access.tokens import Entry
 
 CA_KEY_FILE = "ca.key"
 AUTHORITY_NAME = "unlockstep authority"
@@ -64,8 +64,8 @@ def make(
 ) -> None:
     """Make an authority, the syncer's certificate, and a token for every role."""
     from unlockstep.certificates import AUTHORITY_DAYS, issue, new_authority
-    from unlockstep.net.roles import Role
-    from unlockstep.net.tokens import Entry, new_token, token_digest
+    from unlockstep.net.access.roles import Role
+    from unlockstep.net.access.tokens import Entry, new_token, token_digest
 
     hosts = _hosts(host)
     _require_days(days)
@@ -144,7 +144,7 @@ def token(
     ] = "",
 ) -> None:
     """Make one more token: for another site, or to replace one (hand it out, then revoke the old one)."""
-    from unlockstep.net.tokens import Entry, new_token, read_tokens, token_digest
+    from unlockstep.net.access.tokens import Entry, new_token, read_tokens, token_digest
 
     chosen = _role(role)
     _require_name(name)
@@ -176,7 +176,7 @@ def token(
 @certs.command()
 def revoke(folder: Folder, name: Annotated[str, typer.Argument(help="Of the token.")]) -> None:
     """Take a token away: who is connected with it is cut off."""
-    from unlockstep.net.tokens import read_tokens
+    from unlockstep.net.access.tokens import read_tokens
 
     with _changing(folder):
         path = folder / TOKENS_FILE
@@ -192,7 +192,7 @@ def revoke(folder: Folder, name: Annotated[str, typer.Argument(help="Of the toke
 @certs.command()
 def show(folder: Folder) -> None:
     """List certificates and tokens, and when they end."""
-    from unlockstep.net.tokens import read_tokens
+    from unlockstep.net.access.tokens import read_tokens
 
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder; make one with `unlockstep certs make`")
@@ -231,7 +231,7 @@ def _require_name(name: str) -> None:
 
 
 def _role(text: str) -> Role:
-    from unlockstep.net.roles import Role
+    from unlockstep.net.access.roles import Role
 
     try:
         return Role(text)

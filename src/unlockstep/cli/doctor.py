@@ -1,7 +1,7 @@
 """``unlockstep doctor``: whether this machine, and the way from here to a syncer, will do for a run, and what to mend.
 
 Decides how what was found is shown, and the exit code: 1 if anything keeps a run from working. What is looked at is in
-``net.machine`` and ``net.examination``, what is wrong in ``net.diagnosis``.
+``net.doctor.machine`` and ``net.doctor.examination``, what is wrong in ``net.doctor.diagnosis``.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from unlockstep.cli.access import CERT_FILE, TOKENS_FILE, Ca, Cert, Key, Secrets
 from unlockstep.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from unlockstep.net.diagnosis import Finding
-    from unlockstep.net.listening import Endpoint
-    from unlockstep.net.security import ClientSecurity
-    from unlockstep.net.timeouts import Timeouts
+    from unlockstep.net.access.security import ClientSecurity
+    from unlockstep.net.doctor.diagnosis import Finding
+    from unlockstep.net.wire.listening import Endpoint
+    from unlockstep.net.wire.timeouts import Timeouts
 
 NAME_WIDTH = 16
 TIMEOUTS_PER_LINE = 4
@@ -52,7 +52,7 @@ def doctor(
 ) -> int:
     """Examine this machine, or the way to a syncer; say what to mend."""
     from unlockstep.cli.access import client_security
-    from unlockstep.net.diagnosis import State
+    from unlockstep.net.doctor.diagnosis import State
 
     told = _Told(is_silent=as_json)
     if url is None:
@@ -72,9 +72,9 @@ def doctor(
 def _machine(listen: str, advertise: str | None, secrets: Path | None) -> Iterator[Finding]:
     """Of this machine, as one for a syncer with these secrets."""
     from unlockstep.certificates import read_certificate
-    from unlockstep.net import diagnosis, machine
-    from unlockstep.net.listening import parse_listen, told_as
-    from unlockstep.net.tokens import read_tokens
+    from unlockstep.net.access.tokens import read_tokens
+    from unlockstep.net.doctor import diagnosis, machine
+    from unlockstep.net.wire.listening import parse_listen, told_as
 
     endpoint = parse_listen(listen)
     if secrets is None:
@@ -99,8 +99,8 @@ def _machine(listen: str, advertise: str | None, secrets: Path | None) -> Iterat
 def _links(
     urls: str, security: ClientSecurity, run: str | None, rates: bool, told: _Told, as_json: bool
 ) -> tuple[list[list[Finding]], list[dict[str, Any]]]:
-    from unlockstep.net.api import base_urls
-    from unlockstep.net.examination import Examination
+    from unlockstep.net.doctor.examination import Examination
+    from unlockstep.net.wire.api import base_urls
 
     parts, links = [], []
     bases = base_urls(urls)

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from unlockstep.core.layout import Layout
     from unlockstep.core.messages import Evaluation, VersionNotice
     from unlockstep.core.status import Status
-    from unlockstep.net.observer_client import Observer
-    from unlockstep.net.security import ClientSecurity
+    from unlockstep.net.access.security import ClientSecurity
+    from unlockstep.net.clients.observer import Observer
 
 _log = logging.getLogger("unlockstep.cli")
 
@@ -54,7 +54,7 @@ def evaluator(
     from unlockstep.cli.exits import stop_request
     from unlockstep.cli.output import log_to_stderr
     from unlockstep.models import check_can_save
-    from unlockstep.net.observer_client import read_config
+    from unlockstep.net.clients.observer import read_config
 
     log_to_stderr(name)
     if out is not None:
@@ -131,7 +131,7 @@ class Line:
     """
 
     def __init__(self, config: RunConfig, syncer: str, name: str, security: ClientSecurity) -> None:
-        from unlockstep.net.timeouts import derive, leases_of
+        from unlockstep.net.wire.timeouts import derive, leases_of
 
         self.name = name
         self._leases = leases_of(config)
@@ -148,7 +148,7 @@ class Line:
             RunFailed: it has not been there for too long.
         """
         from unlockstep.cli.exits import RunFailed
-        from unlockstep.net.observer_client import Observer, read_status
+        from unlockstep.net.clients.observer import Observer, read_status
 
         loop = asyncio.get_running_loop()
         until_s = loop.time() + self._timeouts.away_s

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from unlockstep.config import RunConfig
     from unlockstep.integrations.torch_loop import Learner
     from unlockstep.learners.torch_backend import TorchBackend
-    from unlockstep.net.security import ClientSecurity
+    from unlockstep.net.access.security import ClientSecurity
 
 
 def learner(
@@ -66,7 +66,7 @@ def learner(
     from unlockstep.cli.exits import stop_request
     from unlockstep.cli.output import log_to_stderr
     from unlockstep.core.errors import UsageError
-    from unlockstep.net.observer_client import read_config
+    from unlockstep.net.clients.observer import read_config
 
     if shard < 0 or shards < 1:
         raise UsageError(

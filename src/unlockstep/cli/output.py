@@ -24,7 +24,7 @@ def log_to_stderr(name: str) -> logging.Logger:
     form = f"%(asctime)s {name}: %(message)s"
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format=form, datefmt="%H:%M:%S", force=True)
     logger = logging.getLogger("unlockstep.cli")
-    for told in ("unlockstep.cli", "unlockstep.net.syncer_service", "unlockstep.integrations.learner_checkpoint"):
+    for told in ("unlockstep.cli", "unlockstep.net.syncer.service", "unlockstep.integrations.learner_checkpoint"):
         logging.getLogger(told).setLevel(logging.INFO)
     return logger
 

@@ -23,7 +23,7 @@ def status(
     """Show the state of a run, and why."""
     from unlockstep.cli.access import client_security
     from unlockstep.cli.output import print_json
-    from unlockstep.net.observer_client import read_status
+    from unlockstep.net.clients.observer import read_status
 
     state = read_status(url, run, client_security(ca, cert, key, token_file))
     if as_json:

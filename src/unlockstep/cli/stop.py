@@ -21,7 +21,7 @@ def stop(
 ) -> None:
     """End a run, as SIGTERM of its syncer does: its last rounds are merged, and it can be resumed."""
     from unlockstep.cli.access import client_security
-    from unlockstep.net.observer_client import end_run
+    from unlockstep.net.clients.observer import end_run
 
     name = end_run(url, run, client_security(ca, cert, key, token_file))
     print(f"run {name} is ending")

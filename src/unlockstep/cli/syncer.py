@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from unlockstep.config import RunConfig
     from unlockstep.core.syncer import SyncerCore
     from unlockstep.keeper import Keeper, Taken
-    from unlockstep.net.listening import Endpoint
-    from unlockstep.net.security import ServerSecurity
+    from unlockstep.net.access.security import ServerSecurity
+    from unlockstep.net.wire.listening import Endpoint
     from unlockstep.runlog import RunLogWriter
     from unlockstep.store.leadership import Beat
     from unlockstep.store.run_store import RunStore
@@ -80,8 +80,8 @@ def syncer(
     from unlockstep.cli.memory import give_back_arrays
     from unlockstep.cli.output import log_to_stderr
     from unlockstep.cli.run_folder import STORE_FOLDER, default_run_folder
-    from unlockstep.net.listening import parse_listen, told_as
-    from unlockstep.net.packing import require
+    from unlockstep.net.wire.listening import parse_listen, told_as
+    from unlockstep.net.wire.packing import require
 
     log_to_stderr("syncer")
     give_back_arrays()
@@ -141,7 +141,7 @@ async def _serve(
 
     from unlockstep import config as run_config
     from unlockstep.keeper import Deposed, require_run
-    from unlockstep.net.standby import refuse_leader, stand_by
+    from unlockstep.net.syncer.standby import refuse_leader, stand_by
     from unlockstep.store.leadership import read_beat
     from unlockstep.store.place import open_place
     from unlockstep.store.run_store import RunStore
@@ -232,9 +232,9 @@ async def _lead(
     """Take the run up, or begin it, and serve."""
     from unlockstep.cli.output import print_json
     from unlockstep.keeper import Deposed
-    from unlockstep.net.audit import Audit
-    from unlockstep.net.gate import Gate
-    from unlockstep.net.syncer_service import SyncerService
+    from unlockstep.net.access.audit import Audit
+    from unlockstep.net.access.gate import Gate
+    from unlockstep.net.syncer.service import SyncerService
 
     def on_listening(url: str) -> None:
         if as_json:

@@ -203,7 +203,7 @@ def _tokens_per_step(config: RunConfig) -> int:
 def _run(config: RunConfig, folder: Path, console: Console, plain: bool, resumes: bool = False) -> Outcome:
     from unlockstep.cli.view import LiveView, PlainView
     from unlockstep.launch.local import LocalRun, learner_names
-    from unlockstep.net.observer_client import read_status
+    from unlockstep.net.clients.observer import read_status
 
     view = LiveView if console.is_terminal and not plain else PlainView
     with view(console, learner_names(config), f"{config.model.spec} on {config.data.source}") as watcher:

@@ -52,7 +52,7 @@ class Rounding(Enum):
 
 
 class Packing(Enum):
-    """How a body is made smaller without losing a bit (``net.packing``)."""
+    """How a body is made smaller without losing a bit (``net.wire.packing``)."""
 
     NONE = "none"
     ZLIB = "zlib"

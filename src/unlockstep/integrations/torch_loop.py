@@ -46,10 +46,10 @@ from unlockstep.learners.backend import StepStats
 from unlockstep.learners.torch_state import Stateful, TorchInner
 from unlockstep.learners.torch_store import TorchStore, check_optimizer
 from unlockstep.loop import LearnerLoop
-from unlockstep.net.learner_client import FLUSH_S_MAX, CourierKind, LearnerClient
-from unlockstep.net.observer_client import read_config
-from unlockstep.net.security import ClientSecurity
-from unlockstep.net.timeouts import leases_of
+from unlockstep.net.access.security import ClientSecurity
+from unlockstep.net.clients.learner import FLUSH_S_MAX, CourierKind, LearnerClient
+from unlockstep.net.clients.observer import read_config
+from unlockstep.net.wire.timeouts import leases_of
 
 if TYPE_CHECKING:
     from unlockstep.core.layout import Layout

@@ -1,6 +1,6 @@
 """A learner's process under virtual time: ``LearnerLoop``, what it trains, and its way to the syncer.
 
-Decides what ``net.learner_client`` decides in a real run (when to connect again, how often to try an upload) and how
+Decides what ``net.clients.learner`` decides in a real run (when to connect again, how often to try an upload) and how
 long inner steps take. Does not decide how long messages and bodies take (``network``) or who breaks what (``world``).
 """
 

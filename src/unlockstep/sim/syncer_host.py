@@ -1,6 +1,6 @@
 """The syncer's process under virtual time: ``SyncerCore``, its arrays and the connections of its learners.
 
-Decides what ``net.syncer_service`` decides in a real run: which connection a message goes to, when a connection is
+Decides what ``net.syncer.service`` decides in a real run: which connection a message goes to, when a connection is
 closed and who may still be heard on it, and what is on disk when it dies. Does not decide how long anything takes
 (``network``) or who breaks what (``world``).
 """

@@ -9,8 +9,8 @@ import pytest
 from support.secret_files import Secrets, secrets_in
 from unlockstep.cli.access import client_security, require_secured, server_security
 from unlockstep.core.errors import UsageError
-from unlockstep.net.listening import Endpoint
-from unlockstep.net.security import OPEN, ServerSecurity
+from unlockstep.net.access.security import OPEN, ServerSecurity
+from unlockstep.net.wire.listening import Endpoint
 
 HTTPS = "https://127.0.0.1:7077"
 

@@ -10,8 +10,8 @@ import pytest
 
 from unlockstep.certificates import read_certificate
 from unlockstep.cli import app, certs, exits
-from unlockstep.net.roles import Role
-from unlockstep.net.tokens import Tokens, read_token_file, read_tokens
+from unlockstep.net.access.roles import Role
+from unlockstep.net.access.tokens import Tokens, read_token_file, read_tokens
 
 Said = Callable[..., str]
 

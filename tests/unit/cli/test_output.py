@@ -12,7 +12,7 @@ import pytest
 from support.statuses import learner_status, status
 from unlockstep.cli import app
 from unlockstep.cli.output import Every, log_to_stderr, print_json
-from unlockstep.net import observer_client
+from unlockstep.net.clients import observer as observer_client
 
 
 @pytest.fixture(autouse=True)

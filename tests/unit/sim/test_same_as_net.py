@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
-from unlockstep.net import learner_client, timeouts
+from unlockstep.net.clients import learner as learner_client
+from unlockstep.net.wire import timeouts
 from unlockstep.sim import learner_host
 
 

@@ -1,0 +1,251 @@
+"""For everybody who looks at a run without training in it: evaluators, ``status``, a learner that asks for settings.
+
+Decides how a syncer is found and what is said if there is none. Does not decide what is shown or evaluated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import time
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
+from types import TracebackType
+from typing import Self, TypeVar
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+
+from unlockstep import __version__
+from unlockstep.core.chunks import Float32
+from unlockstep.core.codec import fragment_codecs
+from unlockstep.core.errors import RemoteProtocolError, UsageError
+from unlockstep.core.formats import Codec
+from unlockstep.core.ids import PROTOCOL_VERSION
+from unlockstep.core.layout import Layout
+from unlockstep.core.messages import (
+    Evaluation,
+    SyncerMessage,
+    VersionNotice,
+    decode_syncer_message,
+    encode,
+)
+from unlockstep.core.status import Status
+from unlockstep.net.access.audit import printable
+from unlockstep.net.access.security import NO_SECURITY, ClientSecurity
+from unlockstep.net.bulk.client import Bulk
+from unlockstep.net.clients.control import control_connection
+from unlockstep.net.clients.sessions import NETWORK_ERRORS, Addresses
+from unlockstep.net.wire import api
+from unlockstep.net.wire.link_meter import LinkMeter
+from unlockstep.net.wire.names import advice
+from unlockstep.net.wire.timeouts import DEFAULTS, Leases, derive
+
+REPLY_BYTES_MAX = 64 * 1024 * 1024
+"""Largest status or configuration to read."""
+
+Parsed = TypeVar("Parsed")
+
+_TIMEOUTS = derive()
+"""Of whoever asks before it knows the settings of a run."""
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A syncer sends nobody to another address, and a token must not follow."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+def read_config(url: str, run: str | None = None, security: ClientSecurity = NO_SECURITY) -> str:
+    """The configuration of a run as TOML; ``run`` may be left out where a syncer has only one.
+
+    Raises:
+        UsageError: no syncer answers at ``url``, the two do not accept each other, it speaks another version of the
+            protocol, or it has no such run.
+    """
+    only = _meet(url, security)  # Before its settings are read: those of another version may have other names.
+    return _ask(url, api.config_path(run or only), security).decode()
+
+
+def read_status(url: str, run: str | None = None, security: ClientSecurity = NO_SECURITY) -> Status:
+    """The state of a run. Raises as ``read_config`` does."""
+    return _parse(_ask(url, api.status_path(run or _meet(url, security)), security), Status, url)
+
+
+def end_run(url: str, run: str | None = None, security: ClientSecurity = NO_SECURITY) -> str:
+    """Ask the syncer to end a run in order; its name. Raises as ``read_config`` does."""
+    name = run or _meet(url, security)
+    _ask(url, api.stop_path(name), security, "POST")
+    return name
+
+
+def read_about(url: str, security: ClientSecurity = NO_SECURITY) -> api.About:
+    """Who answers at an address.
+
+    Raises:
+        UsageError: nobody, no syncer, or one that does not accept this client.
+    """
+    return _parse(_ask(url, api.ABOUT_ROUTE, security), api.About, url)
+
+
+def require_same_protocol(about: api.About, where: str) -> None:
+    """Raises UsageError if a syncer and this process would not understand each other."""
+    if about.protocol != PROTOCOL_VERSION:
+        raise UsageError(
+            f"the syncer at {where} is unlockstep {about.unlockstep} and speaks protocol {about.protocol}, this is "
+            f"unlockstep {__version__} and speaks {PROTOCOL_VERSION}; install the same version on both"
+        )
+
+
+def _meet(url: str, security: ClientSecurity) -> str:
+    """The name of the run that a syncer has, if it speaks our protocol."""
+    about = read_about(url, security)
+    require_same_protocol(about, url)
+    return about.runs[0]
+
+
+class Observer:
+    """One observer's connection to a run, as an asynchronous context.
+
+    Args:
+        url: of the syncer, ``http://host:port``; several with commas between them.
+        run: name of the run.
+        name: of the observer; letters, digits, ``_`` and ``-``.
+        layout: how the model is cut.
+        codec: number format of the run's versions.
+        leases: the settings that every deadline follows from.
+        security: whom it trusts, and what it shows.
+
+    Raises:
+        UsageError: on entering, if there is no such run to observe.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        run: str,
+        name: str,
+        layout: Layout,
+        codec: Codec,
+        leases: Leases = DEFAULTS,
+        security: ClientSecurity = NO_SECURITY,
+    ) -> None:
+        self.name = name
+        self._url = url
+        self._security = security
+        self._addresses = Addresses(url)
+        self._meter = LinkMeter(replace(leases, has_standby=self._addresses.count > 1))
+        self._run = run
+        self._codecs = fragment_codecs(layout, codec)
+        self._worker = ThreadPoolExecutor(1, "unlockstep-observer")
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as open_until_left:
+            open_until_left.callback(self._worker.shutdown, wait=True, cancel_futures=True)
+            for attempt in range(self._addresses.count):
+                url = str(self._addresses)
+                path, params = api.control_path(self._run), {"observer": self.name}
+                connection = control_connection(url + path, self._meter, self._security, attempt, params)
+                try:
+                    self._socket = await open_until_left.enter_async_context(connection)
+                    break
+                except NETWORK_ERRORS as error:
+                    if attempt < self._addresses.count - 1:
+                        self._addresses.next()
+                        continue
+                    raise UsageError(
+                        self._security.refused(error, url)
+                        or f"run {self._run!r} cannot be observed at {url} ({error}); check the address and the run's "
+                        "name"
+                    ) from None
+            self._bulk = Bulk(str(self._addresses), self._security, timeouts=lambda: self._meter.timeouts)
+            open_until_left.callback(self._bulk.close)
+            self._open = open_until_left.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._open.aclose()
+
+    async def messages(self) -> AsyncIterator[SyncerMessage]:
+        """``Published`` for the newest version of every fragment, then whatever is announced, until the syncer goes."""
+        async for frame in self._socket:
+            if frame.type is aiohttp.WSMsgType.BINARY:
+                yield decode_syncer_message(frame.data)
+
+    async def fetch(self, notice: VersionNotice) -> Float32 | None:
+        """The values of a version, float32[n]; None if it is not to be had: a newer one will be announced."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._worker, self._read, notice)
+        except (*NETWORK_ERRORS, RemoteProtocolError):
+            return None
+
+    def _read(self, notice: VersionNotice) -> Float32:
+        if not 0 <= notice.fragment < len(self._codecs):
+            raise RemoteProtocolError(f"fragment {notice.fragment} is not part of this model")
+        codec, began_s = self._codecs[notice.fragment], time.monotonic()
+        path = api.version_path(self._run, notice.fragment, notice.version)
+        body = self._bulk.download(path, codec.body_size, notice.digest)
+        self._meter.moved("down", len(body), time.monotonic() - began_s)
+        return codec.decode(body)
+
+    async def send(self, evaluation: Evaluation) -> None:
+        """Report an evaluation; lost if the syncer is gone."""
+        try:
+            await self._socket.send_bytes(encode(evaluation))
+        except NETWORK_ERRORS:
+            return
+
+
+def _ask(url: str, path: str, security: ClientSecurity, method: str = "GET") -> bytes:
+    """From the first of several addresses that has it; what the last one says if none has."""
+    *others, last = api.base_urls(url)
+    for base in others:
+        with suppress(UsageError):
+            return _ask_at(base, path, security, method)
+    return _ask_at(last, path, security, method)
+
+
+def _ask_at(base: str, path: str, security: ClientSecurity, method: str) -> bytes:
+    request = urllib.request.Request(base + path, headers=security.headers(base), method=method)
+    openers = [urllib.request.ProxyHandler({}), _NoRedirect()]
+    if (context := security.context(base)) is not None:
+        openers.append(urllib.request.HTTPSHandler(context=context))
+    try:
+        with urllib.request.build_opener(*openers).open(request, timeout=_TIMEOUTS.reply_s) as response:
+            body: bytes = response.read(REPLY_BYTES_MAX)
+            return body
+    except urllib.error.HTTPError as error:
+        with error:
+            raise UsageError(_sentence(error.read(REPLY_BYTES_MAX), base)) from None
+    except (OSError, http.client.HTTPException) as error:  # URLError is an OSError.
+        reason = getattr(error, "reason", error)
+        raise UsageError(
+            security.explained(reason if isinstance(reason, Exception) else error, base)
+            or f"no syncer answers at {base} ({reason}); check the address and that the syncer is running"
+            f"{advice(urlsplit(base).hostname or '')}"
+        ) from None
+
+
+def _sentence(body: bytes, base: str) -> str:
+    """What a syncer said instead of an answer, if it was a syncer."""
+    try:
+        return f"{base}: {printable(msgspec.json.decode(body, type=dict[str, str])['error'])}"
+    except (msgspec.DecodeError, KeyError):
+        return f"what answers at {base} is not an unlockstep syncer; check the address"
+
+
+def _parse(body: bytes, kind: type[Parsed], url: str) -> Parsed:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.DecodeError:
+        raise UsageError(
+            f"what answers at {url} is not an unlockstep syncer of this version; check the address"
+        ) from None

@@ -1,0 +1,1 @@
+"""What is wrong between this machine and a syncer, and what would put it right."""

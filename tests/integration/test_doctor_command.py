@@ -14,6 +14,7 @@ from support.live_run import small_config
 from support.peers import answering, http, peer
 from support.syncer_thread import syncer_thread
 from unlockstep.cli import app, exits
+from unlockstep.core.ids import PROTOCOL_VERSION
 from unlockstep.net.doctor import link_rates
 
 CONFIG = small_config()
@@ -94,7 +95,7 @@ def test_another_protocol_is_where_it_ends(capsys: pytest.CaptureFixture[str]) -
 
 def test_a_connection_that_breaks_while_it_is_used_is_a_finding(capsys: pytest.CaptureFixture[str]) -> None:
     """This one closes every connection after its first answer, and has nothing else to say."""
-    about = b'{"unlockstep":"9.0","protocol":1,"now_ns":0,"runs":["r"],"role":"learner"}'
+    about = b'{"unlockstep":"9.0","protocol":%d,"now_ns":0,"runs":["r"],"role":"learner"}' % PROTOCOL_VERSION
     with peer(answering(http("200 OK", about))) as port:
         code, said = doctor(capsys, f"127.0.0.1:{port}", "--no-rates")
     assert code == exits.FAILED and ("fail link" in said or "fail token" in said)

@@ -75,7 +75,7 @@ async def test_so_many_answers_to_wrong_tokens_wait_and_no_more(tmp_path: Path) 
 
 @on_loop
 async def test_too_many_requests_of_an_address_are_told_to_wait(tmp_path: Path) -> None:
-    limits = Limits(requests_per_s=1e-6, requests_burst=3)
+    limits = Limits(requests_per_s=1e-6, requests_burst=3, unpaced=())
     async with gated(tmp_path, limits=limits) as (_, url), aiohttp.ClientSession() as session:
         statuses = []
         for _ in range(5):
@@ -90,7 +90,10 @@ CROWDS = {
     "in all": (Limits(connections_max=3), "3 connections are open"),
     "of an address": (Limits(connections_per_address_max=3), "3 connections of this address are open"),
     "silent ones": (Limits(unproven_per_address_max=3), "3 connections of this address have made no request"),
-    "at once": (Limits(accepts_per_s=1e-6, accepts_burst=3), "this address opens too many connections a second"),
+    "at once": (
+        Limits(accepts_per_s=1e-6, accepts_burst=3, unpaced=()),
+        "this address opens too many connections a second",
+    ),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
 import time
 from pathlib import Path
@@ -67,7 +68,7 @@ def test_a_probe_moves_as_many_bytes_as_it_says_each_way(tmp_path: Path) -> None
             for size in (0, 1, api.WRITE_BYTES, 3 * api.WRITE_BYTES + 7):
                 async with session.get(live.url + api.PROBE_ROUTE, params={"bytes": size}) as response:
                     assert (response.status, len(await response.read())) == (200, size)
-                async with session.put(live.url + api.PROBE_ROUTE, data=bytes(size)) as response:
+                async with session.put(live.url + api.PROBE_ROUTE, data=io.BytesIO(bytes(size))) as response:
                     assert (response.status, await response.json()) == (200, {"bytes": size})
             assert (live.service.bytes_in, live.service.bytes_out) == (0, 0)  # It is not of the run.
 

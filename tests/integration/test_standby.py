@@ -6,6 +6,7 @@ import asyncio
 import functools
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,13 +89,14 @@ def live(status: Status) -> int:
 
 def until_known(url: str) -> None:
     """Asks a standby until it has seen the leader's first sign of life; then it says so."""
-    end_s = time.monotonic() + WAIT_S
+    end_s, pause = time.monotonic() + WAIT_S, threading.Event()
     while time.monotonic() < end_s:
         try:
             read_status(url, "small")
         except UsageError as error:
             if "leads is at" in str(error):
                 raise
+        pause.wait(commands.LOOK_S)
     raise AssertionError("the standby never heard of the leader")
 
 

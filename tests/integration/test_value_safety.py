@@ -31,6 +31,7 @@ from unlockstep.core.messages import Evaluation
 from unlockstep.core.reasons import DepartureReason, RefusalReason
 from unlockstep.core.status import Status
 from unlockstep.learners.toy import ToyBackend
+from unlockstep.net.access.security import NO_SECURITY
 from unlockstep.net.clients.observer import Observer, read_status
 
 Start = Callable[..., tuple["subprocess.Popen[str]", str]]
@@ -83,7 +84,7 @@ def test_a_learner_whose_model_breaks_is_shut_out_and_comes_back_sound(start: St
         process.communicate()
         port = url.rsplit(":", 1)[1]
         process, _ = start("--listen", f"127.0.0.1:{port}")
-        another = ToyLearner(url, config, "toy-1", 5)
+        another = ToyLearner(url, config, "toy-1", 5, NO_SECURITY)
         status = until(url, lambda status: state(status, "toy-0") == "live")
         committed = status.rounds_committed
         until(url, lambda status: state(status, "toy-1") == "live")

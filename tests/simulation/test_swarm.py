@@ -173,7 +173,8 @@ def test_what_happened_last_and_was_not_saved_is_judged_too() -> None:
                 self._outbox.log(made)
 
     def restless(config: RunConfig, run_id: str) -> SyncerCore:
-        return Restless(config.run.name, config.protocol, config.run.steps, config.run.tokens, run_id)
+        run, codecs = config.run, config.codec.uploads
+        return Restless(run.name, config.protocol, run.steps, run.tokens, run_id, codecs=codecs)
 
     outcome = play(quiet(), make_core=restless)
     assert (outcome.verdict, outcome.rule) == (Verdict.SAFETY, "contributions"), explain(outcome)
@@ -196,7 +197,8 @@ def test_a_deadline_that_comes_again_and_again_is_a_failure() -> None:
             pass
 
     def sleepy(config: RunConfig, run_id: str) -> SyncerCore:
-        return Sleepy(config.run.name, config.protocol, config.run.steps, config.run.tokens, run_id)
+        run, codecs = config.run, config.codec.uploads
+        return Sleepy(run.name, config.protocol, run.steps, run.tokens, run_id, codecs=codecs)
 
     outcome = play(quiet(tapes.Kill(at_ns=500_000_000, target="b")), make_core=sleepy)
     assert (outcome.verdict, outcome.rule) == (Verdict.LIVENESS, "time"), explain(outcome)

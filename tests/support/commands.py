@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -23,6 +24,8 @@ from unlockstep.net.clients.observer import read_status
 TESTS = Path(__file__).parents[1]
 COMMAND_S_MAX = 60.0
 """What takes longer than this, on a busy machine, has failed: a process that imports torch takes seconds to begin."""
+
+LOOK_S = 0.02
 
 Launch = Callable[..., "subprocess.Popen[str]"]
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -83,14 +86,16 @@ def until(
     timeout_s: float = COMMAND_S_MAX,
     security: ClientSecurity = NO_SECURITY,
 ) -> Status:
-    """What a syncer says of its run, once it is so."""
-    status = None
+    """What a syncer says of its run, once it is so. It is asked now and then: what it does needs the processor too."""
+    status, pause = None, threading.Event()
     end_s = time.monotonic() + timeout_s
     while time.monotonic() < end_s:
         try:
             status = read_status(url, run, security)
         except UsageError:
+            pause.wait(LOOK_S)
             continue
         if enough(status):
             return status
+        pause.wait(LOOK_S)
     raise AssertionError(f"waited in vain at {url}: {status}")

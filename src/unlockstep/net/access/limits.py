@@ -11,7 +11,10 @@ from __future__ import annotations
 import ipaddress
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+UNPACED = 1e15
+"""An allowance that nobody uses up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +35,9 @@ class Limits:
     requests_per_s: float = 2000.0
     requests_burst: float = 10_000.0
     """Requests from one address."""
+    unpaced: tuple[str, ...] = ("127.0.0.0/8", "::1/128")
+    """Networks whose addresses are held to no rate: through a tunnel or a proxy on this machine everybody comes from
+    the same address, where one who asks without end would shut out all others."""
     addresses_max: int = 4096
     """Addresses that are remembered while they have no connection."""
 
@@ -129,10 +135,15 @@ class Visitors:
         """Who is at this address (``network_of``)."""
         visitor = self._visitors.get(address)
         if visitor is None:
-            visitor = self._visitors[address] = Visitor(self._limits, now_s)
+            visitor = self._visitors[address] = Visitor(self._limits_at(address), now_s)
             self._forget()
         self._visitors.move_to_end(address)
         return visitor
+
+    def _limits_at(self, address: str) -> Limits:
+        if any(_is_in(address, network) for network in self._limits.unpaced):
+            return replace(self._limits, accepts_burst=UNPACED, requests_burst=UNPACED)
+        return self._limits
 
     def _forget(self) -> None:
         """Those who are longest gone; who has a connection stays, and of those there are few enough."""
@@ -142,6 +153,13 @@ class Visitors:
         gone = [address for address, visitor in self._visitors.items() if not visitor.connections]
         for address in gone[: max(excess, self._limits.addresses_max // 8)]:
             del self._visitors[address]
+
+
+def _is_in(address: str, network: str) -> bool:
+    try:
+        return ipaddress.ip_address(address) in ipaddress.ip_network(network)
+    except ValueError:
+        return False  # A Unix socket, or a network of IPv6: neither is this machine's.
 
 
 def network_of(address: str) -> str:

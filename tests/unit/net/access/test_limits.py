@@ -72,3 +72,12 @@ def test_64_learners_at_one_address_may_all_come_at_once() -> None:
     assert connections <= min(limits.connections_max, limits.connections_per_address_max)
     assert all(visitor.accepts.take(0.0) for _ in range(connections))
     assert all(visitor.requests.take(0.0) for _ in range(2 * connections))
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.1.2.3", "::1"])
+def test_through_a_tunnel_nobody_shuts_out_the_others(address: str) -> None:
+    """All who come through it have its address: one who asks without end would leave them nothing."""
+    limits = Limits(accepts_per_s=1.0, accepts_burst=3.0, requests_per_s=1.0, requests_burst=3.0)
+    here, elsewhere = Visitors(limits).at(network_of(address), 0.0), Visitors(limits).at("192.0.2.1", 0.0)
+    assert all(here.accepts.take(0.0) and here.requests.take(0.0) for _ in range(1000))
+    assert [elsewhere.accepts.take(0.0) for _ in range(5)] == [True, True, True, False, False]

@@ -13,7 +13,7 @@ train: $(INSTALLED)
 	$(BIN)/unlockstep train $(ARGS)
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist worksteal $(ARGS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

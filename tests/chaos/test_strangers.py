@@ -72,7 +72,6 @@ SENTENCES = [
     "the client has no certificate",
     "the client's certificate has expired",
     "the client's certificate is not one of ours",
-    "the TLS handshake took too long",
     "this syncer asks for a token",
     "the token is not one of this syncer's",
     "the token 'gone' has expired",

@@ -25,6 +25,7 @@ from unlockstep.cli.stop import stop
 from unlockstep.cli.syncer import syncer
 from unlockstep.cli.train import train
 from unlockstep.core.errors import LocalProtocolError, UnlockstepError, UsageError
+from unlockstep.core.foreign_text import printable
 from unlockstep.files import DISK_FULL
 
 BadArguments: type[Any] = typer.BadParameter.__mro__[2]
@@ -90,5 +91,5 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _say(error: Exception, code: int) -> int:
-    print(f"error: {error}", file=sys.stderr)
+    print(f"error: {printable(str(error))}", file=sys.stderr)
     return code

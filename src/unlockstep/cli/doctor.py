@@ -18,6 +18,7 @@ import typer
 
 from unlockstep.cli.access import CERT_FILE, TOKENS_FILE, Ca, Cert, Key, Secrets, TokenFile, server_security
 from unlockstep.core.errors import UsageError
+from unlockstep.core.foreign_text import printable
 
 if TYPE_CHECKING:
     from unlockstep.net.access.security import ClientSecurity
@@ -131,9 +132,9 @@ def _shown(findings: Iterable[Finding], told: _Told, as_json: bool) -> list[Find
         kept.append(found)
         if not as_json:
             told.forget()
-            print(f"{found.state.value:5}{found.name:{NAME_WIDTH}}{found.finding}", flush=True)
+            print(f"{found.state.value:5}{found.name:{NAME_WIDTH}}{printable(found.finding)}", flush=True)
             if found.fix:
-                print(f"{'':{5 + NAME_WIDTH}}-> {found.fix}", flush=True)
+                print(f"{'':{5 + NAME_WIDTH}}-> {printable(found.fix)}", flush=True)
     told.forget()
     return kept
 

@@ -10,6 +10,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from unlockstep.core.foreign_text import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -22,11 +24,20 @@ LOG_EVERY_S = 10.0
 def log_to_stderr(name: str) -> logging.Logger:
     """The logger of a command. Its lines, and warnings of the library, go to stderr as ``time name: text``."""
     form = f"%(asctime)s {name}: %(message)s"
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format=form, datefmt="%H:%M:%S", force=True)
+    shown = logging.StreamHandler(sys.stderr)
+    shown.setFormatter(_Printable(form, datefmt="%H:%M:%S"))
+    logging.basicConfig(level=logging.WARNING, handlers=[shown], force=True)
     logger = logging.getLogger("unlockstep.cli")
     for told in ("unlockstep.cli", "unlockstep.net.syncer.service", "unlockstep.integrations.learner_checkpoint"):
         logging.getLogger(told).setLevel(logging.INFO)
     return logger
+
+
+class _Printable(logging.Formatter):
+    """A message is one line, whoever has written parts of it."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return printable(super().formatMessage(record))
 
 
 def print_json(record: Any) -> None:
@@ -57,9 +68,10 @@ class Every:
         return True
 
 
-def wide_console(stderr: bool = False) -> Console:
-    """A console as wide as the terminal; where there is none, wide enough for every table."""
+def wide_console(stderr: bool = False, markup: bool = True) -> Console:
+    """A console as wide as the terminal; where there is none, wide enough for every table. Without ``markup`` a text is
+    shown as it is, whatever it has in brackets."""
     from rich.console import Console
 
-    console = Console(stderr=stderr)
-    return console if console.is_terminal else Console(stderr=stderr, width=WIDTH_WITHOUT_TERMINAL)
+    console = Console(stderr=stderr, markup=markup)
+    return console if console.is_terminal else Console(stderr=stderr, markup=markup, width=WIDTH_WITHOUT_TERMINAL)

@@ -32,7 +32,7 @@ def status(
     from unlockstep.cli.output import wide_console
     from unlockstep.cli.view import picture
 
-    console = wide_console()
+    console = wide_console(markup=False)  # A stranger may have written it.
     console.print(
         picture(state, title=url, names=(), left_ns=None, elapsed_ns=state.at_ns, notes=(), width=console.width)
     )

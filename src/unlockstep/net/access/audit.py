@@ -24,6 +24,7 @@ from pathlib import Path
 
 import msgspec
 
+from unlockstep.core.foreign_text import printable
 from unlockstep.net.access.tokens import EVERYBODY, Identity
 
 AUDIT_FILE = "audit.jsonl"
@@ -147,7 +148,7 @@ class Audit:
         flood = self._floods.setdefault(reason, _Flood())
         if flood.told < TOLD_ONE_BY_ONE_MAX:
             flood.told += 1
-            sentence = printable(sentence)
+            sentence = shortened(sentence)
             self._write("refused", peer, reason=reason.value, sentence=sentence)
             if flood.told == 1 and reason not in _USUAL:
                 who = f"token {peer.identity.token!r} at " if peer.identity.token else ""
@@ -221,7 +222,7 @@ class Audit:
                 newer.replace(older)
 
 
-def printable(text: str) -> str:
+def shortened(text: str) -> str:
     """What a stranger has said, for a line of a log: short, and without anything that moves a cursor."""
-    shown = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+    shown = printable(text)
     return shown if len(shown) <= SENTENCE_CHARACTERS_MAX else shown[: SENTENCE_CHARACTERS_MAX - 1] + "…"

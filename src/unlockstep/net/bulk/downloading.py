@@ -16,8 +16,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import msgspec
-
 from unlockstep.core.digests import digest_of, hasher
 from unlockstep.core.errors import RemoteProtocolError
 from unlockstep.net.bulk.carriage import Again, Attempt, Carriage
@@ -284,16 +282,16 @@ class _Asking:
         if status != 200:
             raise RemoteProtocolError(f"{self._path} is not to be had (status {status}): {_sentence(text)}")
         try:
-            self._found = msgspec.json.decode(text, type=api.ChunkDigests)
+            self._found = api.read_answer(text, api.ChunkDigests)
             for digest in self._found.digests:
                 bytes.fromhex(digest)
-        except (msgspec.DecodeError, ValueError):
+        except (RemoteProtocolError, ValueError):
             self._found = None
             raise RemoteProtocolError(f"{self._path} holds no digests") from None
 
 
 def _sentence(text: bytes) -> str:
     try:
-        return msgspec.json.decode(text, type=api.ChunkAnswer).error
-    except msgspec.DecodeError:
+        return api.read_answer(text, api.ChunkAnswer).error
+    except RemoteProtocolError:
         return "what answers is not a syncer"

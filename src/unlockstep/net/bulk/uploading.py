@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-import msgspec
-
+from unlockstep.core.errors import RemoteProtocolError
 from unlockstep.net.bulk.carriage import Again, Attempt, Carriage
 from unlockstep.net.bulk.channel import Channel
 from unlockstep.net.bulk.pace import Bucket
@@ -166,8 +165,8 @@ class Uploading:
         status = channel.reply().status
         text = channel.text()
         try:
-            answer = msgspec.json.decode(text, type=api.ChunkAnswer)
-        except msgspec.DecodeError:
+            answer = api.read_answer(text, api.ChunkAnswer)
+        except RemoteProtocolError:
             raise Again(f"what answers is not a syncer (status {status})") from None
         if answer.upload:
             with self._carriage.lock:

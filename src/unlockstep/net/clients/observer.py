@@ -19,7 +19,6 @@ from typing import Self, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
-import msgspec
 
 from unlockstep import __version__
 from unlockstep.core.chunks import Float32
@@ -36,7 +35,7 @@ from unlockstep.core.messages import (
     encode,
 )
 from unlockstep.core.status import Status
-from unlockstep.net.access.audit import printable
+from unlockstep.net.access.audit import shortened
 from unlockstep.net.access.security import NO_SECURITY, ClientSecurity
 from unlockstep.net.bulk.client import Bulk
 from unlockstep.net.clients.control import control_connection
@@ -70,7 +69,11 @@ def read_config(url: str, run: str | None = None, security: ClientSecurity = NO_
             protocol, or it has no such run.
     """
     only = _meet(url, security)  # Before its settings are read: those of another version may have other names.
-    return _ask(url, api.config_path(run or only), security).decode()
+    text = _ask(url, api.config_path(run or only), security)
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        raise UsageError(f"what answers at {url} is not an unlockstep syncer; check the address") from None
 
 
 def read_status(url: str, run: str | None = None, security: ClientSecurity = NO_SECURITY) -> Status:
@@ -227,9 +230,10 @@ def _ask_at(base: str, path: str, security: ClientSecurity, method: str) -> byte
             raise UsageError(_sentence(error.read(REPLY_BYTES_MAX), base)) from None
     except (OSError, http.client.HTTPException) as error:  # URLError is an OSError.
         reason = getattr(error, "reason", error)
+        said = shortened(str(reason))
         raise UsageError(
             security.explained(reason if isinstance(reason, Exception) else error, base)
-            or f"no syncer answers at {base} ({reason}); check the address and that the syncer is running"
+            or f"no syncer answers at {base} ({said}); check the address and that the syncer is running"
             f"{advice(urlsplit(base).hostname or '')}"
         ) from None
 
@@ -237,15 +241,15 @@ def _ask_at(base: str, path: str, security: ClientSecurity, method: str) -> byte
 def _sentence(body: bytes, base: str) -> str:
     """What a syncer said instead of an answer, if it was a syncer."""
     try:
-        return f"{base}: {printable(msgspec.json.decode(body, type=dict[str, str])['error'])}"
-    except (msgspec.DecodeError, KeyError):
+        return f"{base}: {shortened(api.read_answer(body, dict[str, str])['error'])}"
+    except (RemoteProtocolError, KeyError):
         return f"what answers at {base} is not an unlockstep syncer; check the address"
 
 
 def _parse(body: bytes, kind: type[Parsed], url: str) -> Parsed:
     try:
-        return msgspec.json.decode(body, type=kind)
-    except msgspec.DecodeError:
+        return api.read_answer(body, kind)
+    except RemoteProtocolError:
         raise UsageError(
             f"what answers at {url} is not an unlockstep syncer of this version; check the address"
         ) from None

@@ -7,7 +7,6 @@ decide what is wrong (``diagnosis``), nor how it is found out (``link_check``, `
 from __future__ import annotations
 
 import http.client
-import json
 import statistics
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -15,8 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
-
-import msgspec
 
 from unlockstep import __version__
 from unlockstep import config as run_config
@@ -199,8 +196,9 @@ class Examination:
                 "run", f"its settings are not told: status {max(config_status, status_status)}", "ask for another token"
             )
             return
-        self._config = run_config.loads(toml.decode(), source=f"the configuration from {self._target.url}")
-        self._status = msgspec.json.decode(state, type=Status)
+        source = f"the configuration from {self._target.url}"
+        self._config = run_config.loads(toml.decode(errors="replace"), source=source)
+        self._status = api.read_answer(state, Status)
         yield run_needs.settings(self._config, self._status)
         if self._status.fragment_sizes and len(self._rates) == 2:
             step_s = run_needs.step_s(self._status)
@@ -211,8 +209,8 @@ class Examination:
 def _about(answer: Answer) -> api.About | None:
     if answer.spoken is not Spoken.HTTP or answer.status != 200:
         return None
-    with suppress(msgspec.DecodeError, json.JSONDecodeError):
-        return msgspec.json.decode(answer.sentence, type=api.About)
+    with suppress(RemoteProtocolError):
+        return api.read_answer(answer.sentence, api.About)
     return None
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import http.client
 import ipaddress
-import json
 import socket
 import ssl
 import time
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from unlockstep.certificates import NotACertificate, parse_certificate
+from unlockstep.core.errors import RemoteProtocolError
 from unlockstep.net.access.security import ClientSecurity
 from unlockstep.net.doctor.diagnosis import Answer, Attempt, Certificate, ClockSample, Door, Spoken
 from unlockstep.net.wire import api, sockets
@@ -29,6 +29,8 @@ ATTEMPT_S_MAX = 3.5
 """To connect: a first packet that is lost is sent again after one second, and after two more."""
 
 ANSWER_BYTES_MAX = 64 * 1024
+REPLY_BYTES_MAX = 64 * 1024 * 1024
+"""Of a status or of settings."""
 
 _UNREACHABLE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.EADDRNOTAVAIL)
 _NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNEXPECTED_MESSAGE", "PACKET_LENGTH")
@@ -153,8 +155,8 @@ def _sentence(body: bytes, status: int) -> str:
     """What was said with a refusal; of what is accepted, the body itself."""
     if status == 200:
         return body.decode(errors="replace")
-    with suppress(ValueError, TypeError, KeyError):
-        return str(json.loads(body)["error"])
+    with suppress(RemoteProtocolError, KeyError):
+        return api.read_answer(body, dict[str, str])["error"]
     return ""
 
 
@@ -266,16 +268,16 @@ class Line:
         """Status and body. Raises OSError, ``http.client.HTTPException``."""
         self.connection.request("GET", path, headers=self._security.headers(self._target.url))
         response = self.connection.getresponse()
-        return response.status, response.read()
+        return response.status, response.read(REPLY_BYTES_MAX)
 
     def ask_the_time(self) -> ClockSample | None:
         """One round trip; None if something else is answered."""
         asked_s, began_s = time.time(), time.perf_counter()
         status, body = self.get(api.ABOUT_ROUTE)
         seconds = time.perf_counter() - began_s
-        with suppress(ValueError, TypeError, KeyError):
+        with suppress(RemoteProtocolError):
             if status == 200:
-                return ClockSample(asked_s, json.loads(body)["now_ns"] / 1e9, asked_s + seconds)
+                return ClockSample(asked_s, api.read_answer(body, api.About).now_ns / 1e9, asked_s + seconds)
         return None
 
     @property

@@ -35,13 +35,14 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from typing import Annotated
+from typing import Annotated, TypeVar
 from urllib.parse import quote, urlsplit
 
 import msgspec
 
 from unlockstep.core.digests import ALGORITHMS, BLAKE3, DIGEST_BYTES
 from unlockstep.core.errors import RemoteProtocolError, UsageError
+from unlockstep.core.foreign_text import printable_texts
 from unlockstep.core.formats import Codec, Packing
 from unlockstep.core.ids import LEARNER_NAME_LENGTH_MAX
 from unlockstep.net.wire.ranges import BodyDigest
@@ -53,6 +54,8 @@ CHUNKS_DIGEST = "Chunks-Digest"
 """``blake3=:<base64>:;chunk=<bytes>`` over the digests of all chunks (``ranges.BodyDigest``)."""
 
 BODY_TYPE = "application/octet-stream"
+
+Said = TypeVar("Said")
 
 PORT_DEFAULT = 7077
 """Where a syncer listens, and is looked for, if nothing else is said."""
@@ -145,7 +148,7 @@ class About(msgspec.Struct, frozen=True):
     """Version of the protocol (``core.ids.PROTOCOL_VERSION``)."""
     now_ns: int
     """The wall clock, nanoseconds since 1970."""
-    runs: tuple[str, ...]
+    runs: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
     """Names of the runs here."""
     role: str
     """What the caller may do."""
@@ -216,6 +219,15 @@ class ChunkDigests(msgspec.Struct, frozen=True):
 
     chunk_bytes: Annotated[int, msgspec.Meta(ge=1)]
     digests: tuple[str, ...]
+
+
+def read_answer(text: bytes | str, kind: type[Said]) -> Said:
+    """What a syncer has said in JSON, its texts fit to be shown. Raises RemoteProtocolError if it is nothing of this
+    kind."""
+    try:
+        return msgspec.convert(printable_texts(msgspec.json.decode(text)), kind)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise RemoteProtocolError(f"what answers is not a syncer of this version ({error})") from None
 
 
 def base_urls(urls: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from unlockstep.net.access import audit as audit_module
-from unlockstep.net.access.audit import Audit, Peer, Refused, printable
+from unlockstep.net.access.audit import Audit, Peer, Refused, shortened
 from unlockstep.net.access.roles import Role
 from unlockstep.net.access.tokens import Identity
 
@@ -125,4 +125,4 @@ def test_a_file_that_cannot_be_written_is_one_warning(tmp_path: Path, caplog: py
     ],
 )
 def test_what_a_stranger_says_moves_no_cursor(said: str, told: str) -> None:
-    assert printable(said) == told
+    assert shortened(said) == told

@@ -6,10 +6,10 @@ Decides nothing about what is answered; whole answers are given as bytes.
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
+from support.peers import peer
 from unlockstep.net.wire.api import ABOUT_ROUTE
 
 
@@ -17,39 +17,8 @@ from unlockstep.net.wire.api import ABOUT_ROUTE
 def false_syncer(answer: bytes, by_path: Mapping[str, bytes] | None = None) -> Iterator[str]:
     """Its address. To a path in ``by_path`` it answers that; one request a connection."""
     answers = dict(by_path or {})
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        accepting = threading.Thread(target=_accept, args=(listener, answer, answers), name="false-syncer")
-        accepting.start()
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            accepting.join()
 
-
-def reply(body: bytes, status: int = 200, fields: str = "") -> bytes:
-    """A whole answer of HTTP."""
-    return f"HTTP/1.1 {status} -\r\nContent-Length: {len(body)}\r\nConnection: close\r\n{fields}\r\n".encode() + body
-
-
-def honest_about(about: bytes) -> Mapping[str, bytes]:
-    """Answers of one that says well who it is."""
-    return {ABOUT_ROUTE: reply(about)}
-
-
-def _accept(listener: socket.socket, answer: bytes, answers: Mapping[str, bytes]) -> None:
-    lines = []
-    with suppress(OSError):  # The listener is closed.
-        while True:
-            line, _ = listener.accept()
-            lines.append(threading.Thread(target=_serve, args=(line, answer, answers), name="false-syncer-line"))
-            lines[-1].start()
-    for thread in lines:
-        thread.join()
-
-
-def _serve(line: socket.socket, answer: bytes, answers: Mapping[str, bytes]) -> None:
-    with line, suppress(OSError):
+    def serve(line: socket.socket) -> None:
         asked = b""
         while b"\r\n\r\n" not in asked:
             piece = line.recv(65536)
@@ -61,3 +30,16 @@ def _serve(line: socket.socket, answer: bytes, answers: Mapping[str, bytes]) -> 
         line.shutdown(socket.SHUT_WR)
         while line.recv(65536):
             pass
+
+    with peer(serve) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+def reply(body: bytes, status: int = 200, fields: str = "") -> bytes:
+    """A whole answer of HTTP."""
+    return f"HTTP/1.1 {status} -\r\nContent-Length: {len(body)}\r\nConnection: close\r\n{fields}\r\n".encode() + body
+
+
+def honest_about(about: bytes) -> Mapping[str, bytes]:
+    """Answers of one that says well who it is."""
+    return {ABOUT_ROUTE: reply(about)}

@@ -118,6 +118,10 @@ class Stranger:
     async def hears(self, until: bytes) -> bytes:
         return await asyncio.wait_for(self._reader.readuntil(until), WAIT_S)
 
+    async def hangs_up(self) -> None:
+        """Say that nothing more comes."""
+        self._writer.write_eof()
+
     async def is_cut(self) -> bytes:
         """What comes until the other end hangs up."""
         found = b""

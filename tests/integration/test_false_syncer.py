@@ -3,6 +3,7 @@ and runs nothing, reads nothing and believes nothing that it was not told to."""
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import logging
@@ -10,18 +11,40 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pytest
+from aiohttp import web
 
 from support.false_syncer import false_syncer, honest_about, reply
+from support.live_run import WAIT_S, learner, small_config
 from unlockstep import config as run_config
 from unlockstep.cli import app, exits, output
 from unlockstep.config import DataSection, ModelSection, RunConfig
+from unlockstep.core.data_book import Grant
 from unlockstep.core.errors import RemoteProtocolError, UsageError
 from unlockstep.core.ids import PROTOCOL_VERSION
+from unlockstep.core.messages import (
+    Farewell,
+    GoneBack,
+    Granted,
+    HandedOver,
+    Join,
+    Published,
+    Pull,
+    Settled,
+    StateReady,
+    SyncerMessage,
+    VersionNotice,
+    Welcome,
+    decode_learner_message,
+    encode,
+)
+from unlockstep.learners.toy import ToyBackend
 from unlockstep.net.access.security import NO_SECURITY
 from unlockstep.net.bulk.client import Bulk
 from unlockstep.net.clients.observer import end_run, read_about, read_config, read_status
 from unlockstep.net.doctor.examination import Examination
+from unlockstep.net.wire.api import control_path
 
 SENTENCE_CHARACTERS_MAX = 1000
 
@@ -165,6 +188,72 @@ def test_code_and_files_that_it_names_are_left_alone(
         assert app.run([command, "--syncer", url]) == exits.USAGE
     assert "say --trust-syncer if whoever runs the syncer may name it" in capsys.readouterr().err
     assert not trace.exists()
+
+
+# ------------------------------------------------------------------------------------------------- what it says
+
+NOTICE = VersionNotice(0, 1, "00" * 32)
+WELCOME = Welcome(1, 0, 10**9, (NOTICE, msgspec.structs.replace(NOTICE, fragment=1)), False, 0, "id")
+
+SAID: dict[str, SyncerMessage] = {
+    "a pull of no fragment": Pull(0, 2),
+    "a pull of a fragment from behind": Pull(0, -1),
+    "a pull of no round": Pull(-1, 0),
+    "the last pulls of no fragment": Farewell((Pull(0, 0), Pull(1, 9))),
+    "a version of no fragment": Published(msgspec.structs.replace(NOTICE, fragment=2), 1),
+    "a version below zero": Published(msgspec.structs.replace(NOTICE, version=-1), 1),
+    "a clock without end": Published(NOTICE, 2**63),
+    "going back to no fragment": GoneBack((msgspec.structs.replace(NOTICE, fragment=2),), 1),
+    "a welcome to other fragments": msgspec.structs.replace(
+        WELCOME, versions=(msgspec.structs.replace(NOTICE, fragment=7),)
+    ),
+    "a welcome to nobody": msgspec.structs.replace(WELCOME, incarnation=-1),
+    "a welcome that wants no fragment": msgspec.structs.replace(WELCOME, wanted=(HandedOver(0, 5, 1),)),
+    "a welcome that keeps other fragments": msgspec.structs.replace(WELCOME, versions_kept=(0, 0, 0)),
+    "a welcome with data from behind": msgspec.structs.replace(WELCOME, grants=(Grant(0, 0, 5, 4),)),
+    "what became of no fragment": Settled(0, 2, 1, False, None),
+    "a state of less than nothing": StateReady(1, "00" * 32, -1),
+    "data before its beginning": Granted((Grant(0, 0, -3, 4),), False),
+}
+
+
+@pytest.mark.parametrize("said", SAID)
+def test_a_message_that_does_not_fit_the_model_costs_the_syncer_its_connection_alone(
+    said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The learner comes again, as if the connection had broken."""
+
+    async def run() -> None:
+        comes_again = asyncio.Event()
+        joins = 0
+
+        async def control(request: web.Request) -> web.StreamResponse:
+            nonlocal joins
+            socket = web.WebSocketResponse()
+            await socket.prepare(request)
+            joins += isinstance(decode_learner_message(await socket.receive_bytes()), Join)
+            if joins == 2:
+                comes_again.set()
+            await socket.send_bytes(encode(SAID[said]))
+            await socket.receive()
+            return socket
+
+        app = web.Application()
+        app.router.add_get(control_path("small"), control)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        client, loop = learner(f"http://127.0.0.1:{runner.addresses[0][1]}", small_config(), "l0", ToyBackend())
+        client.start(loop)
+        try:
+            await asyncio.wait_for(comes_again.wait(), WAIT_S)
+            assert loop.done is None
+        finally:
+            await asyncio.to_thread(client.close)
+            await runner.cleanup()
+
+    asyncio.run(run())
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 # ------------------------------------------------------------------------------------------------- what is shown

@@ -8,16 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from unlockstep.core.data_book import Grant
 from unlockstep.core.errors import RemoteProtocolError
 from unlockstep.core.messages import (
     Evaluation,
+    Farewell,
+    GoneBack,
+    Granted,
     Join,
-    LearnerMessage,
     Leave,
     Progress,
+    Published,
+    Pull,
+    Settled,
     StateDeclined,
+    StateReady,
     StateWanted,
     SyncerInput,
+    VersionNotice,
+    Welcome,
 )
 
 COUNT_MAX = 2**53
@@ -68,18 +77,65 @@ def check_shape(message: SyncerInput, fragment_count: int) -> None:
             _counts(message, (message.clock,))
 
 
-def _few(message: LearnerMessage, name: str, entries: tuple[object, ...]) -> None:
+def check_syncer_shape(message: object, fragment_count: int) -> None:
+    """Raises RemoteProtocolError if what a syncer says does not fit a model with this many fragments."""
+    match message:
+        case Welcome():
+            _notices(message, message.versions, fragment_count)
+            _counts(message, (message.incarnation, message.clock, message.lease_ns, message.steps_before, message.life))
+            _grants(message, message.grants)
+            if message.versions_kept:
+                _per_fragment(message, "versions_kept", message.versions_kept, fragment_count)
+            for wanted in message.wanted:
+                _fragment(message, wanted.fragment, fragment_count)
+        case Pull():
+            _pull(message, message, fragment_count)
+        case Farewell():
+            for pull in message.pulls:
+                _pull(message, pull, fragment_count)
+        case Published():
+            _notices(message, (message.notice,), fragment_count)
+            _counts(message, (message.clock,))
+        case GoneBack():
+            _notices(message, message.notices, fragment_count)
+            _counts(message, (message.clock,))
+        case Settled():
+            _fragment(message, message.fragment, fragment_count)
+            _counts(message, (message.round, message.tokens))
+        case Granted():
+            _grants(message, message.grants)
+        case StateReady():
+            _counts(message, (message.ticket, message.size_bytes))
+
+
+def _notices(message: object, notices: Iterable[VersionNotice], fragment_count: int) -> None:
+    for notice in notices:
+        _fragment(message, notice.fragment, fragment_count)
+        _counts(message, (notice.version, notice.void_below))
+
+
+def _pull(message: object, pull: Pull, fragment_count: int) -> None:
+    _fragment(message, pull.fragment, fragment_count)
+    _counts(message, (pull.round,))
+
+
+def _grants(message: object, grants: Iterable[Grant]) -> None:
+    for grant in grants:
+        _counts(message, (grant.at, grant.epoch, grant.start, grant.stop - grant.start))
+
+
+def _few(message: object, name: str, entries: tuple[object, ...]) -> None:
     if len(entries) > NEWS_MAX:
         raise RemoteProtocolError(f"{type(message).__name__}.{name} has {len(entries)} entries, {NEWS_MAX} at most")
 
 
-def _short(message: LearnerMessage, *digests: str) -> None:
+def _short(message: object, *digests: str) -> None:
     for digest in digests:
         if len(digest) > DIGEST_LENGTH_MAX:
             raise RemoteProtocolError(f"{type(message).__name__} has a digest of {len(digest)} characters")
 
 
-def _per_fragment(message: LearnerMessage, name: str, counts: tuple[int, ...], fragment_count: int) -> None:
+def _per_fragment(message: object, name: str, counts: tuple[int, ...], fragment_count: int) -> None:
     if len(counts) != fragment_count:
         raise RemoteProtocolError(
             f"{type(message).__name__}.{name} has {len(counts)} entries for {fragment_count} fragments"
@@ -87,7 +143,7 @@ def _per_fragment(message: LearnerMessage, name: str, counts: tuple[int, ...], f
     _counts(message, counts)
 
 
-def _data(message: LearnerMessage, position: int, samples: int) -> None:
+def _data(message: object, position: int, samples: int) -> None:
     _counts(message, (position, samples))
     if samples > position:
         raise RemoteProtocolError(
@@ -95,12 +151,12 @@ def _data(message: LearnerMessage, position: int, samples: int) -> None:
         )
 
 
-def _fragment(message: LearnerMessage, fragment: int, fragment_count: int) -> None:
+def _fragment(message: object, fragment: int, fragment_count: int) -> None:
     if not 0 <= fragment < fragment_count:
         raise RemoteProtocolError(f"{type(message).__name__} speaks of fragment {fragment} of {fragment_count}")
 
 
-def _counts(message: LearnerMessage, counts: Iterable[int]) -> None:
+def _counts(message: object, counts: Iterable[int]) -> None:
     for count in counts:
         if not 0 <= count <= COUNT_MAX:
             raise RemoteProtocolError(f"{type(message).__name__} counts {count}, which is not from 0 to 2**53")

@@ -38,6 +38,7 @@ from unlockstep.core.messages import (
     Welcome,
     encode,
 )
+from unlockstep.core.shapes import check_syncer_shape
 from unlockstep.learners.state_body import Donated
 from unlockstep.loop import Contribution
 from unlockstep.net.access.security import NO_SECURITY, ClientSecurity
@@ -279,6 +280,7 @@ class LearnerClient:
         return Courier(setting, layout, self._carrier, self._meter)
 
     def _deliver(self, message: LearnerInput) -> None:
+        check_syncer_shape(message, self._layout.fragment_count)
         if isinstance(message, Welcome):
             self._bulk.reader = api.ReaderQuery(self._name, message.incarnation)
         self._receiver.deliver(message)

@@ -87,6 +87,7 @@ async def test_a_contribution_is_committed_to_the_bit_and_can_be_fetched(tmp_pat
         codec = FragmentCodec(learner.layout, pull.fragment, Codec.FLOAT32)
         assert_array_equal(codec.decode(body), np.full(codec.size, -0.25, np.float32))
         assert headers["ETag"] == f'"{commit.digest}"' and "immutable" in headers["Cache-Control"]
+        assert headers["Cache-Control"].startswith("private"), "a proxy keeps it for nobody else, who may have no token"
         assert api.parse_content_digest(headers["Content-Digest"]) == BodyDigest(commit.digest)
         async with session.get(
             f"{syncer.base}/fragments/{pull.fragment}/versions/1", headers={"If-None-Match": headers["ETag"]}

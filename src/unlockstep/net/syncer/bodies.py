@@ -95,7 +95,7 @@ class Bodies:
         reader = _reader(request)
         headers = {
             "ETag": f'"{digest}"',
-            "Cache-Control": "public, max-age=31536000, immutable",
+            "Cache-Control": "private, max-age=31536000, immutable",
             api.CONTENT_DIGEST: api.content_digest(digest),
         }
         if any(tag.value in ("*", digest) for tag in request.if_none_match or ()):

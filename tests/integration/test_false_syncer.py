@@ -7,8 +7,8 @@ import asyncio
 import gzip
 import json
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 
 from support.false_syncer import false_syncer, honest_about, reply
-from support.live_run import WAIT_S, learner, small_config
+from support.live_run import WAIT_S, layout_of, learner, small_config
 from unlockstep import config as run_config
 from unlockstep.cli import app, exits, output
 from unlockstep.config import DataSection, ModelSection, RunConfig
@@ -42,7 +42,7 @@ from unlockstep.core.messages import (
 from unlockstep.learners.toy import ToyBackend
 from unlockstep.net.access.security import NO_SECURITY
 from unlockstep.net.bulk.client import Bulk
-from unlockstep.net.clients.observer import end_run, read_about, read_config, read_status
+from unlockstep.net.clients.observer import Observer, end_run, read_about, read_config, read_status
 from unlockstep.net.doctor.examination import Examination
 from unlockstep.net.wire.api import control_path
 
@@ -217,6 +217,27 @@ SAID: dict[str, SyncerMessage] = {
 }
 
 
+@asynccontextmanager
+async def speaking(speak: Callable[[web.WebSocketResponse], Awaitable[None]]) -> AsyncIterator[str]:
+    """The address of one that does this with every control connection."""
+
+    async def control(request: web.Request) -> web.StreamResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        await speak(socket)
+        return socket
+
+    app = web.Application()
+    app.router.add_get(control_path("small"), control)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
 @pytest.mark.parametrize("said", SAID)
 def test_a_message_that_does_not_fit_the_model_costs_the_syncer_its_connection_alone(
     said: str, caplog: pytest.LogCaptureFixture
@@ -227,33 +248,38 @@ def test_a_message_that_does_not_fit_the_model_costs_the_syncer_its_connection_a
         comes_again = asyncio.Event()
         joins = 0
 
-        async def control(request: web.Request) -> web.StreamResponse:
+        async def speak(socket: web.WebSocketResponse) -> None:
             nonlocal joins
-            socket = web.WebSocketResponse()
-            await socket.prepare(request)
             joins += isinstance(decode_learner_message(await socket.receive_bytes()), Join)
             if joins == 2:
                 comes_again.set()
             await socket.send_bytes(encode(SAID[said]))
             await socket.receive()
-            return socket
 
-        app = web.Application()
-        app.router.add_get(control_path("small"), control)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        client, loop = learner(f"http://127.0.0.1:{runner.addresses[0][1]}", small_config(), "l0", ToyBackend())
-        client.start(loop)
-        try:
-            await asyncio.wait_for(comes_again.wait(), WAIT_S)
-            assert loop.done is None
-        finally:
-            await asyncio.to_thread(client.close)
-            await runner.cleanup()
+        async with speaking(speak) as url:
+            client, loop = learner(url, small_config(), "l0", ToyBackend())
+            client.start(loop)
+            try:
+                await asyncio.wait_for(comes_again.wait(), WAIT_S)
+                assert loop.done is None
+            finally:
+                await asyncio.to_thread(client.close)
 
     asyncio.run(run())
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+@pytest.mark.parametrize("frame", [b"", b"\xc1", b"\x91" * 100_000, encode(SAID["a version of no fragment"])])
+def test_what_is_no_message_ends_an_observers_connection_or_is_nothing_to_fetch(frame: bytes) -> None:
+    async def run() -> None:
+        async with speaking(lambda socket: socket.send_bytes(frame)) as url:
+            config = small_config()
+            layout = layout_of(ToyBackend(), config)
+            async with Observer(url, "small", "eye", layout, config.codec.download) as observer:
+                heard = [message async for message in observer.messages()]
+                assert [await observer.fetch(message.notice) for message in heard] in ([], [None])
+
+    asyncio.run(asyncio.wait_for(run(), WAIT_S))
 
 
 # ------------------------------------------------------------------------------------------------- what is shown

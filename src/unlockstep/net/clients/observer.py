@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import logging
 import time
 import urllib.error
 import urllib.request
@@ -49,6 +50,8 @@ REPLY_BYTES_MAX = 64 * 1024 * 1024
 """Largest status or configuration to read."""
 
 Parsed = TypeVar("Parsed")
+
+_log = logging.getLogger(__name__)
 
 _TIMEOUTS = derive()
 """Of whoever asks before it knows the settings of a run."""
@@ -178,10 +181,16 @@ class Observer:
         await self._open.aclose()
 
     async def messages(self) -> AsyncIterator[SyncerMessage]:
-        """``Published`` for the newest version of every fragment, then whatever is announced, until the syncer goes."""
+        """``Published`` for the newest version of every fragment, then whatever is announced, until the syncer goes or
+        says what is no message."""
         async for frame in self._socket:
             if frame.type is aiohttp.WSMsgType.BINARY:
-                yield decode_syncer_message(frame.data)
+                try:
+                    message = decode_syncer_message(frame.data)
+                except RemoteProtocolError as error:
+                    _log.warning("the syncer at %s has said what cannot be read: %s", self._addresses, error)
+                    return
+                yield message
 
     async def fetch(self, notice: VersionNotice) -> Float32 | None:
         """The values of a version, float32[n]; None if it is not to be had: a newer one will be announced."""

@@ -14,9 +14,11 @@ import pytest
 from support.live_run import WAIT_S, Puppet, small_config
 from unlockstep import config as run_config
 from unlockstep.core.errors import LocalProtocolError, UsageError
-from unlockstep.core.messages import Committed, EndRun, Stop
+from unlockstep.core.messages import Committed, EndRun, Finish, Leave, Stop
 from unlockstep.core.syncer import SyncerCore
+from unlockstep.net.syncer import service as service_module
 from unlockstep.net.syncer.service import SyncerService
+from unlockstep.net.wire import api
 from unlockstep.net.wire.listening import Endpoint
 from unlockstep.runlog import Header, RunLogWriter
 
@@ -83,6 +85,33 @@ def test_a_syncer_told_to_stop_waits_neither_for_its_last_rounds_nor_for_its_pee
                 await Puppet(url, CONFIG, session, "l0").start()
                 stop.set()
                 await asyncio.wait_for(task, timeout=5)
+
+    asyncio.run(run())
+
+
+def test_a_run_that_an_admin_ends_has_its_last_rounds_and_tells_everybody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps of sites take longer than a process has that is told to stop."""
+    monkeypatch.setattr(service_module, "STOP_S_MAX", 0.0)
+
+    async def run() -> None:
+        with a_service(tmp_path) as service:
+            task, url = await serving(service, asyncio.Event())
+            async with aiohttp.ClientSession() as session:
+                learner, observer = Puppet(url, CONFIG, session, "l0"), Puppet(url, CONFIG, session, "eval")
+                await observer.observe()
+                pull = await learner.start()
+                async with session.post(url + api.stop_path("small")) as response:
+                    assert response.status == 202
+                await learner.hear(Finish)
+                assert not task.done()
+                assert (await learner.contribute(pull, learner.body(pull.fragment, 1.0)))[0] == 202
+                await learner.say(Leave("l0", learner.incarnation, (0, 10)))
+                await observer.hear(Stop)
+                await observer.socket.close()
+                assert await asyncio.wait_for(task, WAIT_S)
+                assert service.status().rounds_committed == 1
 
     asyncio.run(run())
 

@@ -81,7 +81,7 @@ from unlockstep.store.fragment_files import Damaged
 from unlockstep.storehouse import Inspection, Storehouse
 
 STOP_S_MAX = 2.0
-"""From the order to stop until the run is ended without its last rounds."""
+"""From a signal to stop until the process ends without the last rounds. An admin who ends the run waits for them."""
 
 LINGER_S_MAX = 60.0
 """At the end of the run, observers (evaluators at work on the last version) are cut off once they have fetched nothing
@@ -211,7 +211,8 @@ class SyncerService:
 
         Args:
             endpoint: where to listen.
-            stop: set it to end the run in order, in at most ``STOP_S_MAX`` plus ``FLUSH_S_MAX``.
+            stop: set it to end the run in order, in at most ``STOP_S_MAX`` plus ``FLUSH_S_MAX``. An admin who ends it
+                (``end``) leaves it the time that its last rounds take.
             on_listening: told the URL that others are told, once connections are accepted.
 
         Returns:
@@ -226,8 +227,11 @@ class SyncerService:
             await first_of(self.over, stop, self._ending)
             if not self.over.is_set():
                 self.receive(EndRun(self._end_reason))
-                await first_of(self.over, timeout_s=STOP_S_MAX)
-            elif self._failure is None:
+                if not stop.is_set():  # Nobody waits for this process to be gone: the core says when it is over.
+                    await first_of(self.over, stop)
+                if stop.is_set():
+                    await first_of(self.over, timeout_s=STOP_S_MAX)
+            if self.over.is_set() and self._failure is None and not stop.is_set():
                 if self._expects_observer:
                     await first_of(self._observed, stop, timeout_s=self.timeouts.return_s)
                 await self._linger(stop)
@@ -238,7 +242,7 @@ class SyncerService:
     async def _linger(self, stop: asyncio.Event) -> None:
         """Until no observer is there, or those that are have fetched nothing for long."""
         fetched = -1
-        ends = self._unobserved, stop, self._ending
+        ends = self._unobserved, stop
         while not (any(end.is_set() for end in ends) or fetched == self.bytes_out):
             fetched = self.bytes_out
             await first_of(*ends, timeout_s=LINGER_S_MAX)

@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from support.gates import refusals
 from support.live_run import WAIT_S, live_syncer, small_config
 from unlockstep import __version__
 from unlockstep.core.errors import UsageError
@@ -124,6 +125,23 @@ def test_a_probe_that_takes_too_long_is_cut_and_nothing_is_mixed_into_it(
                 said = await asyncio.wait_for(reader.read(), WAIT_S)
                 assert len(said) < api.PROBE_BYTES_MAX and said.count(b"HTTP/1.1") == 1
             writer.close()
+
+    asyncio.run(run())
+
+
+def test_who_hangs_up_in_the_middle_of_a_probe_was_not_refused(tmp_path: Path) -> None:
+    """As ``unlockstep doctor`` does, once it has seen enough."""
+
+    async def run() -> None:
+        async with live_syncer(CONFIG, tmp_path) as live:
+            before = len(asyncio.all_tasks())
+            asked = f"{live.url}{api.PROBE_ROUTE}?bytes={api.PROBE_BYTES_MAX}"
+            async with aiohttp.ClientSession() as session, session.get(asked) as response:
+                await response.content.readany()
+                response.close()
+            while len(asyncio.all_tasks()) > before:
+                await asyncio.sleep(0)
+            assert refusals(tmp_path) == []
 
     asyncio.run(run())
 

@@ -131,6 +131,27 @@ def black_hole() -> Iterator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
+def test_what_keeps_a_learner_from_connecting_is_told_once_however_often_it_tries(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        attempts = asyncio.Semaphore(0)
+
+        async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.close()
+            attempts.release()
+
+        async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            async with client_of(url, Leases()):
+                for _ in range(6):
+                    await attempts.acquire()
+        told = [line for line in caplog.messages if "no connection" in line]
+        assert len(set(told)) == len(told) > 0 and all(url in line and "trying again" in line for line in told)
+
+    asyncio.run(run())
+
+
 def test_an_attempt_that_hangs_is_given_up_for_the_next_address(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

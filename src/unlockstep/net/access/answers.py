@@ -25,6 +25,9 @@ _log = logging.getLogger(__name__)
 SENTENCE = web.RequestKey("sentence", str)
 """Under which a request holds why it was refused."""
 
+HUNG_UP = web.RequestKey("hung_up", bool)
+"""Under which it holds that its client was gone before the answer was: nobody was refused."""
+
 
 class Refusal(Exception):
     """Answered as it stands."""
@@ -64,7 +67,8 @@ def begun(request: web.Request) -> Iterator[None]:
     taken for a part of the body."""
     try:
         yield
-    except BaseException:
+    except BaseException as error:
+        request[HUNG_UP] = isinstance(error, ConnectionError)
         if request.transport is not None:
             request.transport.abort()
         raise

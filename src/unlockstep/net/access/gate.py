@@ -23,7 +23,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from unlockstep.net.access.answers import SENTENCE
+from unlockstep.net.access.answers import HUNG_UP, SENTENCE
 from unlockstep.net.access.audit import Audit, Peer, Refused
 from unlockstep.net.access.guard import Guard, Line, http_log, sweeping
 from unlockstep.net.access.limits import Limits
@@ -237,7 +237,7 @@ class Gate:
     def _note(self, request: web.Request, response: web.StreamResponse) -> None:
         """A resource has refused it."""
         status = response.status
-        if 400 <= status < 500:
+        if 400 <= status < 500 and not request.get(HUNG_UP, False):
             reason = _REASONS.get(status, Refused.MALFORMED)
             sentence = request.get(SENTENCE, response.reason or "")
             self.audit.refused(reason, request[PEER], f"{sentence} ({_described(request)})")

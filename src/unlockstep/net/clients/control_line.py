@@ -77,6 +77,8 @@ class ControlLine:
         self._resolver = RememberingResolver()
         self._retry_s = 0.0
         """Pause before connecting again that the syncer has asked for."""
+        self._complaints: set[str] = set()
+        """What was wrong since there was a connection: an outage may take an hour, and is not told every second."""
         self._outbox: deque[bytes] = deque()
         self._outbox_filled = asyncio.Event()
         self._outbox_empty = asyncio.Event()
@@ -117,7 +119,7 @@ class ControlLine:
                 path, resolver = api.control_path(self._run), self._resolver
                 opening = control_connection(url + path, self._meter, self._security, failures, resolver=resolver)
                 async with opening as socket:
-                    failures, self._was_connected = 0, True
+                    failures, self._was_connected, self._complaints = 0, True, set()
                     self._found(url)
                     if await self._converse(socket):
                         return
@@ -129,7 +131,10 @@ class ControlLine:
                     return
                 if refused:  # Somebody may be about to mend it; meanwhile training goes on.
                     self._retry_s = REFUSED_S
-                _log.warning("no connection to the syncer at %s: %s; trying again", url, refused or error)
+                complaint = f"no connection to the syncer at {url}: {refused or error}"
+                if complaint not in self._complaints:
+                    _log.warning("%s; trying again", complaint)
+                self._complaints.add(complaint)
             self._addresses.next()
             failures += 1
             has_lasted = clock_s() - began_s > self._meter.timeouts.backoff_s_max

@@ -41,10 +41,11 @@ from unlockstep.core import (
     window,
 )
 from unlockstep.core.status import LedgerStatus, Status
+from unlockstep.net.access import roles
 from unlockstep.net.bulk import carriage, channel, client, downloading, streams
 from unlockstep.net.clients import learner as learner_client
 from unlockstep.net.syncer import holds, metrics, service
-from unlockstep.net.wire import api, timeouts
+from unlockstep.net.wire import api, packing, timeouts
 from unlockstep.sim.fleet import YEAR_S, Fleet
 
 DOCS = Path(__file__).resolve().parent
@@ -280,7 +281,7 @@ def limit_table() -> str:
     rows = []
     core = (ids, messages, shapes, options, learner)
     bodies = (client, carriage, channel, downloading, holds, streams)
-    for module in (*core, config, api, *bodies, timeouts, service, learner_client):
+    for module in (*core, config, api, packing, *bodies, timeouts, service, learner_client):
         for field in _fields(_tree(module).body):
             if field.name.startswith("_") or not re.search(r"(_MAX|_MIN|_BYTES|PER_LEASE)$", field.name):
                 continue
@@ -288,6 +289,26 @@ def limit_table() -> str:
             home = module.__name__.removeprefix("unlockstep.")
             rows.append((f"`{field.name}`", f"{value:,}".replace(",", " "), f"`{home}`", field.text))
     return _table(("Limit", "Value", "Where", "Meaning"), rows)
+
+
+def permission_table() -> str:
+    """Which roles may make which request; and, in the last rows, say which message."""
+
+    def marks(may: Callable[[roles.Role], bool]) -> tuple[str, ...]:
+        return tuple("yes" if may(role) else "" for role in roles.Role)
+
+    requests = [
+        (
+            f"`{method} {route}`",
+            *(("without a token",) * len(roles.Role) if allowed is None else marks(allowed.__contains__)),
+        )
+        for (method, route), allowed in roles.PERMISSIONS.items()
+    ]
+    said = [
+        (f"message `{kind.__name__}`", *marks(lambda role, kind=kind: roles.may_say(kind, role)))  # type: ignore[misc]
+        for kind in get_args(messages.LearnerMessage)
+    ]
+    return _table(("Request", *(f"`{role.value}`" for role in roles.Role)), [*requests, *said])
 
 
 def timeout_table() -> str:
@@ -406,6 +427,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "departure reasons": reason_table(reasons.DepartureReason),
     "window reasons": reason_table(reasons.WindowReason),
     "participation": reason_table(options.Participation),
+    "permissions": permission_table,
     "limits": limit_table,
     "events": event_table,
     "timeouts": timeout_table,

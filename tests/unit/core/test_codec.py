@@ -240,11 +240,12 @@ def test_a_header_with_any_byte_changed_is_refused() -> None:
     assert np.array_equal(fragment.decode(body), VALUES)
 
 
-def test_the_body_of_another_layout_of_equal_size_is_refused() -> None:
+@pytest.mark.parametrize("codec", Codec)
+def test_the_body_of_another_layout_of_equal_size_is_refused(codec: Codec) -> None:
     """C17"""
-    theirs = FragmentCodec(layout_of(w=(2, 3)), 0, Codec.FLOAT32).encode(VALUES[:6])
+    theirs = FragmentCodec(layout_of(w=(2, 3)), 0, codec).encode(VALUES[:6])
     with pytest.raises(RemoteProtocolError, match="another header"):
-        FragmentCodec(layout_of(w=(3, 2)), 0, Codec.FLOAT32).decode(theirs)
+        FragmentCodec(layout_of(w=(3, 2)), 0, codec).decode(theirs)
 
 
 def test_decoding_float32_copies_nothing() -> None:

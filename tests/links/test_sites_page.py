@@ -87,8 +87,8 @@ class Cities:
         path = f"{self._folder / 'bin'}:{os.environ['PATH']}"
         log = self._folder / f"{len(self._logs)}.log"
         log.touch()
-        script = f"mount --bind '{hosts}' /etc/hosts && cd '{here}' && PATH='{path}' && exec 2>>'{log}' && exec {line.command}"
-        process = self._star.start(namespaces[line.place], "sh", "-c", script)
+        there = f"mount --bind '{hosts}' /etc/hosts && cd '{here}' && PATH='{path}' && exec 2>>'{log}'"
+        process = self._star.start(namespaces[line.place], "sh", "-c", f"{there} && exec {line.command}")
         self._logs[process] = log
         return process
 

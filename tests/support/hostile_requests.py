@@ -108,7 +108,7 @@ class Victim:
 
     def _samples(self) -> list[bytes]:
         pull, base = self._pull, api.status_path("small")
-        query = f"run_id=id&fragment={pull.fragment}&base_version=0&c_steps=1&c_tokens=10&tokens=20"
+        query = f"run_id=id&fragment={pull.fragment}&base_version=0&codec=float32&c_steps=1&c_tokens=10&tokens=20"
         contribution = f"{base}/rounds/{pull.round}/contributions/l0.1?{query}"
         body = bytes(self._puppet.body(pull.fragment, float("nan")))  # Whole, it is refused: the run stays as it is.
         digest = f"Content-Digest: {api.content_digest(body_digest(body))}\r\n"

@@ -76,6 +76,8 @@ class FollowedLog:
     def _follow(self, lines: Iterator[str]) -> None:
         next(lines, None)  # The header.
         for line in lines:
+            if not line.endswith("\n"):
+                return  # Whoever copied it out has been ended in the middle of it.
             event = msgspec.json.decode(line, type=Event)
             with self._changed:
                 self.events.append(event)

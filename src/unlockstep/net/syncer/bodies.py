@@ -2,7 +2,7 @@
 
 Decides status codes and sentences, and that a body is acted upon once, however often and in however many parts it is
 sent. What a body means is the core's and the storehouse's business; how bytes get from a connection into a buffer is
-``intake``'s, which buffers there are ``uploads``'.
+``intake``'s, which buffers there are ``uploads``', how a request is read ``asked``'s.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import logging
 import os
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -26,20 +25,25 @@ from unlockstep.core.reasons import RefusalReason
 from unlockstep.net.access.answers import Refusal, begun, json, parse_query
 from unlockstep.net.access.audit import Refused
 from unlockstep.net.access.gate import PEER
+from unlockstep.net.syncer.asked import (
+    Part,
+    announced_by,
+    part_of,
+    reader_of,
+    require_fragment,
+    require_run,
+    span_of,
+    ticket_of,
+)
 from unlockstep.net.syncer.intake import CutShort, Damaged, Intake, Moved, Unwritable
 from unlockstep.net.syncer.state_files import FileSink, StateFile
 from unlockstep.net.syncer.uploads import Announced, Full, MemorySink, Sink, Upload
 from unlockstep.net.wire import api
 from unlockstep.net.wire.packing import packed_size_max, unpack
 from unlockstep.net.wire.ranges import (
-    BodyDigest,
     Grid,
     Span,
-    Unsatisfiable,
     content_range,
-    no_content_range,
-    parse_content_range,
-    parse_range,
 )
 from unlockstep.net.wire.sockets import carry_bulk
 from unlockstep.net.wire.timeouts import ProgressWatch
@@ -65,20 +69,6 @@ Finish: TypeAlias = Callable[[Upload], Awaitable[Answer]]
 Read: TypeAlias = Callable[[Span], Awaitable[memoryview | bytes]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """What a request says of the body it brings a part of."""
-
-    digest: BodyDigest
-    """Of the whole."""
-    size: int | None
-    """Of the whole; None if it is not said."""
-    index: int | None = 0
-    """Which chunk is in the request; None: none, it only asks."""
-    digest_here: str = ""
-    """Of what is in the request, in hex."""
-
-
 class Bodies:
     """Of one syncer."""
 
@@ -92,7 +82,7 @@ class Bodies:
     async def get_version(self, request: web.Request) -> web.StreamResponse:
         service = self._service
         fragment, version, body, digest = self._require_version(request)
-        reader = _reader(request)
+        reader = reader_of(request)
         headers = {
             "ETag": f'"{digest}"',
             "Cache-Control": "private, max-age=31536000, immutable",
@@ -122,12 +112,12 @@ class Bodies:
 
     async def put_seed(self, request: web.Request) -> web.Response:
         service, storehouse = self._service, self._require_storehouse(request)
-        fragment, sender = _require_fragment(storehouse, request), parse_query(request, api.SeedQuery)
+        fragment, sender = require_fragment(storehouse, request), parse_query(request, api.SeedQuery)
         if int(request.match_info["version"]) != 0:
             raise Refusal(405, "only version 0 is uploaded, all others are computed here")
         self._require_run_id(sender.run_id)
-        part = _part(request)
-        announced = _announced(request, part, sender.learner, sender.incarnation)
+        part = part_of(request)
+        announced = announced_by(request, part, sender.learner, sender.incarnation)
         if storehouse.newest_version(fragment) is not None:
             stored, digest = storehouse.body(fragment, 0), str(part.digest)
             is_same = announced.key in service.answers or await service.in_worker(storehouse.is_seed, fragment, digest)
@@ -168,11 +158,11 @@ class Bodies:
         incarnation = int(request.match_info["incarnation"])
         if not service.knows(learner):
             raise Refusal(403, f"learner {learner} has never joined this run")
-        where, part = parse_query(request, api.ContributionQuery), _part(request)
+        where, part = parse_query(request, api.ContributionQuery), part_of(request)
         self._require_run_id(where.run_id)
         # A learner whose contribution was refused may be asked again in the same round: what it then sends is another
         # upload, told apart by its counts and its digest.
-        announced = _announced(request, part, learner, incarnation)
+        announced = announced_by(request, part, learner, incarnation)
         if announced.key in service.answers:
             return self._repeated(request, announced)
         if where.fragment >= storehouse.layout.fragment_count:
@@ -221,10 +211,10 @@ class Bodies:
     async def put_state(self, request: web.Request) -> web.Response:
         service = self._service
         self._require_run(request)
-        ticket, sender, part = _ticket(request), parse_query(request, api.StateQuery), _part(request)
+        ticket, sender, part = ticket_of(request), parse_query(request, api.StateQuery), part_of(request)
         self._require_run_id(sender.run_id)
         most = service.config.limits.state_bytes_max
-        announced = _announced(request, part, sender.learner, sender.incarnation)
+        announced = announced_by(request, part, sender.learner, sender.incarnation)
         if announced.key in service.answers:
             return self._repeated(request, announced)
         moved = service.watch_state(ticket, sender.learner, sender.incarnation)
@@ -259,7 +249,7 @@ class Bodies:
 
     async def get_state(self, request: web.Request) -> web.StreamResponse:
         service = self._service
-        file, ticket, reader = self._require_state(request), _ticket(request), _reader(request)
+        file, ticket, reader = self._require_state(request), ticket_of(request), reader_of(request)
 
         def moved(count: int) -> None:
             service.state_moves(ticket)
@@ -285,7 +275,7 @@ class Bodies:
         self,
         request: web.Request,
         announced: Announced,
-        part: _Part,
+        part: Part,
         make_sink: Callable[[int], Sink],
         finish: Finish,
         moved: Moved = lambda count: None,
@@ -310,7 +300,7 @@ class Bodies:
             upload.ending = asyncio.create_task(self._end(upload, finish))
         return _outcome(*await asyncio.shield(upload.ending))
 
-    async def _bring(self, request: web.Request, upload: Upload, part: _Part, index: int, moved: Moved) -> str:
+    async def _bring(self, request: web.Request, upload: Upload, part: Part, index: int, moved: Moved) -> str:
         """What is wrong with the chunk that has come; empty if it is here."""
         service, announced = self._service, upload.announced
 
@@ -367,7 +357,7 @@ class Bodies:
         self, request: web.Request, size: int, headers: dict[str, str], read: Read, piece_bytes: int, moved: Moved
     ) -> web.StreamResponse:
         """Answer with a body or the part that is asked for."""
-        span = _asked(request, size, headers["ETag"])
+        span = span_of(request, size, headers["ETag"])
         response = web.StreamResponse(status=200 if span is None else 206, headers=headers)
         response.headers["Accept-Ranges"] = "bytes"
         if span is None:
@@ -411,7 +401,7 @@ class Bodies:
 
     def _require_version(self, request: web.Request) -> tuple[int, int, memoryview, str]:
         service, storehouse = self._service, self._require_storehouse(request)
-        fragment, version = _require_fragment(storehouse, request), int(request.match_info["version"])
+        fragment, version = require_fragment(storehouse, request), int(request.match_info["version"])
         found = storehouse.body(fragment, version)
         found = found or service.recent.find(fragment, version) or service.holds.find(fragment, version)
         if found is None:
@@ -423,78 +413,10 @@ class Bodies:
 
     def _require_state(self, request: web.Request) -> StateFile:
         self._require_run(request)
-        file = self._service.states.find(_ticket(request))
+        file = self._service.states.find(ticket_of(request))
         if file is None:
             raise Refusal(404, "there is no such state, or it is here no more")
         return file
-
-
-def require_run(service: SyncerService, request: web.Request) -> None:
-    """Raises Refusal if the request is for another run than the one here."""
-    name = service.config.run.name
-    if request.match_info["run"] != name:
-        raise Refusal(404, f"there is no run {request.match_info['run']!r} here, only {name!r}")
-
-
-def _part(request: web.Request) -> _Part:
-    """Raises Refusal or RemoteProtocolError if the request does not say soundly what it brings."""
-    length, field = request.content_length, request.headers.get("Content-Range")
-    if field is None:
-        digest = api.parse_content_digest(request.headers.get(api.CONTENT_DIGEST, ""))
-        return _Part(digest, length, 0, digest.hex)
-    span, size = parse_content_range(field)
-    digest = api.parse_chunks_digest(request.headers.get(api.CHUNKS_DIGEST, ""))
-    grid = Grid(size, digest.chunk_bytes)
-    if grid.count > api.CHUNKS_MAX:
-        raise Refusal(400, f"{size} bytes are {grid.count} chunks of {digest.chunk_bytes}; at most {api.CHUNKS_MAX}")
-    if length is None:
-        raise Refusal(411, "state the Content-Length of the chunk")
-    if length != (0 if span is None else span.size):
-        raise Refusal(400, f"the request has {length} bytes, its Content-Range {0 if span is None else span.size}")
-    if span is None:
-        return _Part(digest, size, None)
-    index = grid.index(span)
-    if index is None:
-        raise Refusal(
-            400, f"bytes {span.start}-{span.stop - 1} are no chunk of {digest.chunk_bytes} bytes; chunks do not overlap"
-        )
-    here = api.parse_content_digest(request.headers.get(api.CONTENT_DIGEST, ""))
-    if here.algorithm != digest.algorithm:
-        raise Refusal(400, f"the digest of the chunk is {here.algorithm}, that of the whole {digest.algorithm}")
-    return _Part(digest, size, index, here.hex)
-
-
-def _announced(request: web.Request, part: _Part, learner: str, incarnation: int) -> Announced:
-    _require_own_name(request, learner)
-    size = 0 if part.size is None else part.size
-    return Announced(learner, incarnation, request.path, request.query_string, part.digest, size)
-
-
-def _reader(request: web.Request) -> api.ReaderQuery:
-    """Who reads, if a learner says so: its transfers are signs of its life."""
-    reader = parse_query(request, api.ReaderQuery)
-    if reader.learner:
-        _require_own_name(request, reader.learner)
-    return reader
-
-
-def _require_own_name(request: web.Request, learner: str) -> None:
-    identity = request[PEER].identity
-    if not identity.may_speak_for(learner):
-        raise Refusal(
-            403, f"the token {identity.token!r} may only speak for learners whose names begin {identity.learners!r}"
-        )
-
-
-def _asked(request: web.Request, size: int, etag: str) -> Span | None:
-    """The part of the body that is asked for; None: all of it. Raises Refusal if there is no such part."""
-    field = request.headers.get("Range")
-    if field is None or request.headers.get("If-Range", etag) != etag:
-        return None
-    try:
-        return parse_range(field, size)
-    except Unsatisfiable as error:
-        raise Refusal(416, str(error), {"Content-Range": no_content_range(size)}) from None
 
 
 def _misfit(found: int | None, size: int, where: api.ContributionQuery) -> str:
@@ -536,17 +458,6 @@ def _chunk_digests(body: memoryview) -> api.ChunkDigests:
 
 def _still_missing(status: int, upload: Upload, error: str = "") -> web.Response:
     return json(api.ChunkAnswer(error=error, upload=upload.token, missing=upload.missing()), status)
-
-
-def _ticket(request: web.Request) -> int:
-    return int(request.match_info["ticket"])
-
-
-def _require_fragment(storehouse: Storehouse, request: web.Request) -> int:
-    fragment, count = int(request.match_info["fragment"]), storehouse.layout.fragment_count
-    if fragment >= count:
-        raise Refusal(404, f"there is no fragment {fragment}, the run has {count}")
-    return fragment
 
 
 def _outcome(status: int, sentence: str) -> web.Response:

@@ -25,7 +25,8 @@ from unlockstep.net.access.gate import PEER
 from unlockstep.net.access.limits import Bucket
 from unlockstep.net.access.roles import may_say
 from unlockstep.net.syncer import metrics
-from unlockstep.net.syncer.bodies import Bodies, require_run
+from unlockstep.net.syncer.asked import require_run
+from unlockstep.net.syncer.bodies import Bodies
 from unlockstep.net.syncer.connection import Connection
 from unlockstep.net.syncer.page import PAGE, PAGE_HEADERS
 from unlockstep.net.syncer.probe import Probes

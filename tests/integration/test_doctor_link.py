@@ -23,8 +23,9 @@ from unlockstep.core.errors import RemoteProtocolError
 from unlockstep.net.access.security import NO_SECURITY
 from unlockstep.net.doctor import link_rates
 from unlockstep.net.doctor.diagnosis import Door, Spoken
-from unlockstep.net.doctor.link_check import Line, Target, ask, attempt
+from unlockstep.net.doctor.link_check import Line, ask, attempt
 from unlockstep.net.wire.interfaces import interfaces
+from unlockstep.net.wire.names import Target
 
 LOOPBACK = ip_address("127.0.0.1")
 LIMIT_S = 10.0

@@ -22,9 +22,9 @@ import ssl
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from unlockstep.core.errors import RemoteProtocolError
+from unlockstep.net.wire.names import Target
 from unlockstep.net.wire.sockets import carry_bulk, watch_over
 from unlockstep.net.wire.timeouts import Timeouts
 
@@ -46,27 +46,6 @@ _STATUS = re.compile(rb"HTTP/1[.]([01]) ([0-9]{3})(?: .*)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
-    """Where a syncer is."""
-
-    host: str
-    port: int
-    is_tls: bool
-
-    @classmethod
-    def of(cls, url: str) -> Address:
-        """Of an address as ``api.base_urls`` gives it."""
-        parts = urlsplit(url)
-        is_tls = parts.scheme == "https"
-        return cls(parts.hostname or "", parts.port or (443 if is_tls else 80), is_tls)
-
-    @property
-    def authority(self) -> str:
-        """The field ``Host``."""
-        return f"{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
-
-
-@dataclass(frozen=True, slots=True)
 class Reply:
     """The head of an answer."""
 
@@ -83,14 +62,14 @@ class Channel:
     """A connection that is open, or was.
 
     Args:
-        address: where to.
+        target: where to.
         fields: header fields of every request.
         timeouts: what silence is too long.
     """
 
-    def __init__(self, address: Address, fields: dict[str, str], timeouts: Timeouts) -> None:
-        self._address = address
-        self._fields = {"Host": address.authority, **fields}
+    def __init__(self, target: Target, fields: dict[str, str], timeouts: Timeouts) -> None:
+        self._target = target
+        self._fields = {"Host": target.authority, **fields}
         self._timeouts = timeouts
         self._socket: socket.socket | None = None
         self._reader: io.BufferedReader | None = None
@@ -105,7 +84,7 @@ class Channel:
 
     def open(self, context: ssl.SSLContext | None) -> None:
         """Connect. Raises OSError."""
-        host, port = self._address.host, self._address.port
+        host, port = self._target.host, self._target.port
         failure: OSError = OSError(f"{host} has no address")
         for family, kind, protocol, _, where in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
             connection = socket.socket(family, kind, protocol)

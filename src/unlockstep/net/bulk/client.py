@@ -26,13 +26,14 @@ from unlockstep.core.digests import digest_of
 from unlockstep.core.errors import RemoteProtocolError, UsageError
 from unlockstep.net.access.security import NO_SECURITY, ClientSecurity
 from unlockstep.net.bulk.carriage import Carriage
-from unlockstep.net.bulk.channel import Address, Channel
+from unlockstep.net.bulk.channel import Channel
 from unlockstep.net.bulk.downloading import Downloading, Source
 from unlockstep.net.bulk.lane import Lane
 from unlockstep.net.bulk.pace import Pace
 from unlockstep.net.bulk.streams import STREAMS_MAX, AutomaticStreams, FixedStreams
 from unlockstep.net.bulk.uploading import Uploading
 from unlockstep.net.wire import api
+from unlockstep.net.wire.names import Target
 from unlockstep.net.wire.ranges import BodyDigest, Grid
 from unlockstep.net.wire.timeouts import Timeouts, derive
 
@@ -80,7 +81,7 @@ class Bulk:
         chunk_bytes: int | None = None,
     ) -> None:
         self._url = url
-        self._address = Address.of(url)
+        self._target = Target.of(url)
         self._security = security
         self._context = security.context(url)
         self._pace = pace or Pace()
@@ -175,7 +176,7 @@ class Bulk:
         return Carriage(lane, self._drop, self._timeouts(), self._cancelled, moved)
 
     def _connect(self) -> Channel:
-        channel = Channel(self._address, self._security.headers(self._url), self._timeouts())
+        channel = Channel(self._target, self._security.headers(self._url), self._timeouts())
         with self._lock:
             self._channels.add(channel)
         if self._cancelled.is_set():

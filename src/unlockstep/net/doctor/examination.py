@@ -24,9 +24,10 @@ from unlockstep.core.status import Status
 from unlockstep.net.access.security import ClientSecurity
 from unlockstep.net.doctor import diagnosis, link_rates, run_needs
 from unlockstep.net.doctor.diagnosis import Answer, ClockSample, Door, Finding, Rates, Spoken
-from unlockstep.net.doctor.link_check import Line, Target, ask, attempt
+from unlockstep.net.doctor.link_check import Line, ask, attempt
 from unlockstep.net.wire import api, names
 from unlockstep.net.wire.interfaces import interfaces
+from unlockstep.net.wire.names import Target
 from unlockstep.net.wire.timeouts import Leases, Measured, Timeouts, derive, leases_of
 
 ADDRESSES_MAX = 4

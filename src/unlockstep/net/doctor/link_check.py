@@ -14,8 +14,6 @@ import ssl
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from unlockstep.certificates import NotACertificate, parse_certificate
 from unlockstep.core.errors import RemoteProtocolError
@@ -23,7 +21,7 @@ from unlockstep.net.access.security import ClientSecurity
 from unlockstep.net.doctor.diagnosis import Answer, Attempt, Certificate, ClockSample, Door, Spoken
 from unlockstep.net.wire import api, sockets
 from unlockstep.net.wire.interfaces import Interface
-from unlockstep.net.wire.names import Address, bracketed
+from unlockstep.net.wire.names import Address, Target
 
 ATTEMPT_S_MAX = 3.5
 """To connect: a first packet that is lost is sent again after one second, and after two more."""
@@ -34,28 +32,6 @@ REPLY_BYTES_MAX = 64 * 1024 * 1024
 
 _UNREACHABLE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.EADDRNOTAVAIL)
 _NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNEXPECTED_MESSAGE", "PACKET_LENGTH")
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A syncer's address, taken apart."""
-
-    url: str
-    host: str
-    port: int
-    is_tls: bool
-
-    @classmethod
-    def of(cls, url: str) -> Target:
-        """Of an address as ``api.base_urls`` gives it."""
-        parts = urlsplit(url)
-        is_tls = parts.scheme == "https"
-        return cls(url, parts.hostname or "", parts.port or (443 if is_tls else 80), is_tls)
-
-    @property
-    def authority(self) -> str:
-        """The field ``Host``."""
-        return f"{bracketed(self.host)}:{self.port}"
 
 
 # ------------------------------------------------------------------------------------------- connecting

@@ -23,8 +23,9 @@ from unlockstep.core.errors import RemoteProtocolError
 from unlockstep.net.access.security import ClientSecurity
 from unlockstep.net.bulk.streams import STREAMS_MAX, worth
 from unlockstep.net.doctor.diagnosis import Rates
-from unlockstep.net.doctor.link_check import Line, Target
+from unlockstep.net.doctor.link_check import Line
 from unlockstep.net.wire import api
+from unlockstep.net.wire.names import Target
 
 Way = Literal["up", "down"]
 

@@ -7,12 +7,36 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from dataclasses import dataclass
 from typing import TypeAlias
+from urllib.parse import urlsplit
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _ANYWHERE = {4: ("203.0.113.1", socket.AF_INET), 6: ("2001:db8::1", socket.AF_INET6)}
 """Addresses for documentation, which nobody has (RFC 5737, RFC 3849): only the default route leads to them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A syncer's address, taken apart."""
+
+    url: str
+    host: str
+    port: int
+    is_tls: bool
+
+    @classmethod
+    def of(cls, url: str) -> Target:
+        """Of an address as ``api.base_urls`` gives it."""
+        parts = urlsplit(url)
+        is_tls = parts.scheme == "https"
+        return cls(url, parts.hostname or "", parts.port or (443 if is_tls else 80), is_tls)
+
+    @property
+    def authority(self) -> str:
+        """The field ``Host``."""
+        return f"{bracketed(self.host)}:{self.port}"
 
 
 def literal(host: str) -> Address | None:

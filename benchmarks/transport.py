@@ -191,7 +191,8 @@ class Ours(Contender):
 
     def up(self, body: memoryview) -> float:
         number = next(self._numbers)
-        query = {"fragment": 0, "base_version": 0, "c_steps": 1, "c_tokens": 1, "tokens": number, "run_id": "id"}
+        query = {"fragment": 0, "base_version": 0, "codec": "float32", "run_id": "id"}
+        query |= {"c_steps": 1, "c_tokens": 1, "tokens": number}
         path = f"/v1/runs/bench/rounds/{10**6 + number}/contributions/l0.1"
         start = time.perf_counter()
         answer = self._bulk.upload(path, {name: str(value) for name, value in query.items()}, self._sent)

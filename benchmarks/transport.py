@@ -5,7 +5,7 @@
 
 *unlockstep* is a whole syncer (``SyncerService``) in one process and the bulk client in another: hashed at both ends on
 the way up and by the receiver on the way down, answered when the syncer has seen that all values are finite. The others
-move the same bytes into memory that is ready for them and check nothing, but for *gRPC, hashed*, which hashes as we do.
+move the same bytes into memory that is ready for them and check nothing, but for those that are *hashed* as ours are.
 Contenders take turns; figures are medians. ``both`` is twice the size over the time for both ways. ``CPU`` is what a
 gigabyte costs at both ends together, seconds, mean of up and down: with n cores nothing moves faster than n / CPU. What
 else runs on the machine falsifies all but that.
@@ -217,8 +217,11 @@ class Ours(Contender):
 class Receiver(asyncio.BufferedProtocol):
     """Bytes straight to where they belong; writes at the speed of the other end."""
 
-    def __init__(self, into: memoryview, done: Callable[[], None], first: Callable[[bytes], None] | None) -> None:
+    def __init__(
+        self, into: memoryview, done: Callable[[], None], first: Callable[[bytes], None] | None, hashed: Any = None
+    ) -> None:
         self._into = into
+        self._hashed = hashed
         self._done = done
         self._first = first
         self._filled = 0
@@ -238,6 +241,8 @@ class Receiver(asyncio.BufferedProtocol):
             first(bytes(self._head))
             return
         assert self._filled < len(self._into), "more than was asked for"
+        if self._hashed is not None:
+            self._hashed.update(self._into[self._filled : self._filled + nbytes])
         self._filled += nbytes
         if self._filled == len(self._into):
             self._done()
@@ -248,16 +253,33 @@ class Receiver(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._writable.set()
 
-    async def write(self, body: memoryview) -> None:
+    async def write(self, body: memoryview, hashed: Any = None) -> None:
         for start in range(0, len(body), PIECE):
+            if hashed is not None:
+                hashed.update(body[start : start + PIECE])
             self.transport.write(body[start : start + PIECE])
             await self._writable.wait()
 
 
+def _hasher(hashes: bool) -> Any:
+    from unlockstep.core.digests import hasher
+
+    return hasher() if hashes else None
+
+
 class Asyncio(Contender):
-    """A protocol of asyncio's, as close to the socket as it gets."""
+    """A protocol of asyncio's, as close to the socket as it gets.
+
+    Args:
+        hashes: whether what is sent up and what has come is hashed, as we do.
+    """
 
     name = "asyncio BufferedProtocol"
+
+    def __init__(self, size: int, certificate: Certificate | None, hashes: bool = False) -> None:
+        super().__init__(size, certificate)
+        self.name += ", hashed" * hashes
+        self._hashes = hashes
 
     def serve(self, listening: Callable[[int], None]) -> None:
         asyncio.run(self._serve(listening))
@@ -271,7 +293,7 @@ class Asyncio(Contender):
                 if what == DOWN:
                     tasks.add(asyncio.create_task(receiver.write(body)))
 
-            receiver = Receiver(into, lambda: receiver.transport.write(b"."), first)
+            receiver = Receiver(into, lambda: receiver.transport.write(b"."), first, _hasher(self._hashes))
             return receiver
 
         context = None if self.certificate is None else self.certificate.server()
@@ -293,11 +315,11 @@ class Asyncio(Contender):
         loop, done = asyncio.get_running_loop(), asyncio.Event()
         context = None if self.certificate is None else self.certificate.client()
         transport, receiver = await loop.create_connection(
-            lambda: Receiver(into, done.set, None), "127.0.0.1", self._port, ssl=context
+            lambda: Receiver(into, done.set, None, _hasher(self._hashes)), "127.0.0.1", self._port, ssl=context
         )
         start = time.perf_counter()
         transport.write(what)
-        await receiver.write(body)
+        await receiver.write(body, _hasher(self._hashes))
         await done.wait()
         took = time.perf_counter() - start
         transport.close()
@@ -436,13 +458,8 @@ class Grpc(Contender):
 
     def __init__(self, size: int, certificate: Certificate | None, hashes: bool = False) -> None:
         super().__init__(size, certificate)
-        self.name = "gRPC, hashed" if hashes else "gRPC"
+        self.name = "gRPC" + ", hashed" * hashes
         self._hashes = hashes
-
-    def _hasher(self) -> Any:
-        from unlockstep.core.digests import hasher
-
-        return hasher() if self._hashes else None
 
     _OPTIONS = (("grpc.max_receive_message_length", 64 * PIECE), ("grpc.max_send_message_length", 64 * PIECE))
 
@@ -452,7 +469,7 @@ class Grpc(Contender):
         body, into = np.ones(self.size, np.uint8).tobytes(), np.zeros(self.size, np.uint8).data
 
         def up(messages: Iterator[bytes], _: object) -> bytes:
-            filled, hashed = 0, self._hasher()
+            filled, hashed = 0, _hasher(self._hashes)
             for message in messages:
                 into[filled : filled + len(message)] = message
                 filled += len(message)
@@ -492,7 +509,7 @@ class Grpc(Contender):
         self._down = self._channel.unary_stream("/bench.Bench/Down")
 
     def up(self, body: memoryview) -> float:
-        start, hashed = time.perf_counter(), self._hasher()
+        start, hashed = time.perf_counter(), _hasher(self._hashes)
 
         def messages() -> Iterator[bytes]:
             for at in range(0, len(body), PIECE):
@@ -505,7 +522,7 @@ class Grpc(Contender):
         return time.perf_counter() - start
 
     def down(self, into: memoryview) -> float:
-        start, filled, hashed = time.perf_counter(), 0, self._hasher()
+        start, filled, hashed = time.perf_counter(), 0, _hasher(self._hashes)
         for message in self._down(b""):
             into[filled : filled + len(message)] = message
             filled += len(message)
@@ -522,6 +539,7 @@ class Grpc(Contender):
 CONTENDERS: dict[str, Callable[[int, Certificate | None], Contender]] = {
     "ours": Ours,
     "asyncio": Asyncio,
+    "asyncio-hashed": functools.partial(Asyncio, hashes=True),
     "streams": Streams,
     "blocking": Blocking,
     "grpc": Grpc,

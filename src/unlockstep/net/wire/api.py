@@ -244,13 +244,24 @@ def _base_url(url: str) -> str:
     has_scheme = "//" in url
     try:
         parts = urlsplit(url if has_scheme else f"http://{url}")
-        complete = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        complete = parts.scheme in ("http", "https") and _may_be_a_host(parts.hostname or "") and parts.port != 0
     except ValueError:
         complete = False
     if not complete:
         raise UsageError(f"the syncer's address is {url!r}; write http://host:port, several with commas between them")
+    if parts.username is not None:  # Not repeated: it may hold a password.
+        raise UsageError(
+            f"the syncer's address has something before the @ in front of {parts.hostname}; leave that out, a token is "
+            "given in a file"
+        )
     port = "" if has_scheme or parts.port is not None else f":{PORT_DEFAULT}"
     return f"{parts.scheme}://{parts.netloc}{port}"
+
+
+def _may_be_a_host(host: str) -> bool:
+    """Whether whoever looks a name up can be asked for it: labels that are not empty, nor too long. Raises ValueError
+    if not."""
+    return bool(host.encode("idna")) and not any(mark.isspace() for mark in host)
 
 
 def status_path(run: str) -> str:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unlockstep.core.digests import ALGORITHMS
-from unlockstep.core.errors import RemoteProtocolError
+from unlockstep.core.errors import RemoteProtocolError, UsageError
 from unlockstep.net.wire import api
 from unlockstep.net.wire.ranges import BodyDigest
 
@@ -53,3 +53,21 @@ def test_counts_fill_64_bits(number: str) -> None:
 def test_counts_that_are_no_whole_number_of_64_bits_are_refused(number: str) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"c_steps": "1", "c_tokens": number, "tokens": "1"}, api.CountsQuery, strict=False)
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 64, f"a.{'b' * 64}", "a b", ""])
+def test_a_host_that_no_resolver_can_be_asked_for_is_no_address(host: str) -> None:
+    with pytest.raises(UsageError, match=r"the syncer's address is .*; write http://host:port"):
+        api.base_urls(f"http://{host}:7077")
+
+
+@pytest.mark.parametrize("before", ["name:secret@", "name@", "@"])
+def test_what_stands_before_a_host_is_refused_and_not_repeated(before: str) -> None:
+    with pytest.raises(UsageError, match="in front of host; leave that out") as refused:
+        api.base_urls(f"https://{before}host:7077")
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("url", ["http://host:7077", "https://[::1]:7077", "http://bücher.example", "http://a_b.c."])
+def test_names_and_addresses_are_taken_as_they_are(url: str) -> None:
+    assert api.base_urls(url) == (url,)

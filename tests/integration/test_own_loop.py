@@ -297,8 +297,8 @@ def test_what_the_user_can_mend_is_one_sentence(tmp_path: Path) -> None:
             Learner(model, optimizer, syncer="http://127.0.0.1:1", **bad)
     with pytest.raises(UsageError, match="courier is 'pigeon'; choose process or thread"):
         Learner(model, optimizer, syncer="http://127.0.0.1:1", courier="pigeon")  # type: ignore[arg-type]
-    for bad_mbit in (0.0, -1.0, float("inf"), float("nan")):
-        with pytest.raises(UsageError, match=r"bandwidth_mbit is .*; give Mbit/s, above 0 and finite"):
+    for bad_mbit in (0.0, -1.0, 5e-324, 0.099, float("inf"), float("nan")):
+        with pytest.raises(UsageError, match=r"bandwidth_mbit is .*; give Mbit/s, at least 0.1 and finite"):
             Learner(model, optimizer, syncer="http://127.0.0.1:1", bandwidth_mbit=bad_mbit)
     with pytest.raises(UsageError, match=r"stateful\['it'\] is a int, which has no state_dict"):
         Learner(model, optimizer, syncer="http://127.0.0.1:1", stateful={"it": 1})  # type: ignore[dict-item]

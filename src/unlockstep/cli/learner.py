@@ -76,8 +76,7 @@ def learner(
         raise UsageError(f"--slowdown is {slowdown}; it must be at least 1 and finite")
     if not 1 <= notice_s <= NOTICE_S_MAX:
         raise UsageError(f"--notice-s is {notice_s}; it must be at least 1 and at most a day ({NOTICE_S_MAX:.0f})")
-    if bandwidth_mbit is not None and not 0 < bandwidth_mbit < float("inf"):
-        raise UsageError(f"--bandwidth-mbit is {bandwidth_mbit}; give Mbit/s, above 0 and finite, or leave it out")
+    _require_a_cap_that_will_do(bandwidth_mbit)
     log_to_stderr(name or "learner")
     security = client_security(ca, cert, key, token_file)
     config = run_config.loads(read_config(syncer, run, security), source=f"the configuration from {syncer}")
@@ -89,6 +88,16 @@ def learner(
             backend, config, syncer, security, name, checkpoint, slowdown, notice_s, bandwidth_mbit, stop, as_json
         )
         return 0 if ended else stop.exit_code
+
+
+def _require_a_cap_that_will_do(bandwidth_mbit: float | None) -> None:
+    from unlockstep.core.errors import UsageError
+    from unlockstep.net.bulk.pace import MBIT_PER_S_MIN
+
+    if bandwidth_mbit is not None and not MBIT_PER_S_MIN <= bandwidth_mbit < float("inf"):
+        raise UsageError(
+            f"--bandwidth-mbit is {bandwidth_mbit}; give Mbit/s, at least {MBIT_PER_S_MIN} and finite, or leave it out"
+        )
 
 
 def _train(

@@ -47,6 +47,7 @@ from unlockstep.learners.torch_state import Stateful, TorchInner
 from unlockstep.learners.torch_store import TorchStore, check_optimizer
 from unlockstep.loop import LearnerLoop
 from unlockstep.net.access.security import ClientSecurity
+from unlockstep.net.bulk.pace import MBIT_PER_S_MIN
 from unlockstep.net.clients.learner import FLUSH_S_MAX, CourierKind, LearnerClient
 from unlockstep.net.clients.observer import read_config
 from unlockstep.net.wire.timeouts import leases_of
@@ -469,8 +470,10 @@ def _check_seconds(**spans: float | None) -> None:
 def _bytes_per_s(bandwidth_mbit: float | None) -> float | None:
     if bandwidth_mbit is None:
         return None
-    if not 0 < bandwidth_mbit < float("inf"):
-        raise UsageError(f"bandwidth_mbit is {bandwidth_mbit}; give Mbit/s, above 0 and finite, or None: no limit")
+    if not MBIT_PER_S_MIN <= bandwidth_mbit < float("inf"):
+        raise UsageError(
+            f"bandwidth_mbit is {bandwidth_mbit}; give Mbit/s, at least {MBIT_PER_S_MIN} and finite, or None: no limit"
+        )
     return bandwidth_mbit * BYTES_PER_MBIT
 
 

@@ -222,7 +222,9 @@ def test_a_syncer_that_does_not_answer_is_named(command: tuple[str, ...], senten
         (("--shard", "-1"), "--shard is -1"),
         (("--shards", "0"), "--shards is 0"),
         (("--notice-s", "1e12"), "--notice-s is 1000000000000.0; it must be at least 1 and at most a day"),
-        (("--bandwidth-mbit", "0"), "--bandwidth-mbit is 0.0; give Mbit/s, above 0"),
+        (("--bandwidth-mbit", "0"), "--bandwidth-mbit is 0.0; give Mbit/s, at least 0.1 and finite"),
+        (("--bandwidth-mbit", "0.01"), "--bandwidth-mbit is 0.01; give Mbit/s, at least 0.1 and finite"),
+        (("--bandwidth-mbit", "nan"), "--bandwidth-mbit is nan; give Mbit/s, at least 0.1 and finite"),
     ],
 )
 def test_a_bad_argument_of_a_learner_is_named(

@@ -9,6 +9,10 @@ import threading
 
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 
+MBIT_PER_S_MIN = 0.1
+"""A tighter cap is refused: the streams that share it would each move so little that either end takes them for stalled
+(``wire.timeouts``), and nothing would ever arrive."""
+
 BURST_S = 0.1
 """What may pass at once after a pause: as much as passes in this time. Long enough that a thread which wakes late loses
 nothing of the rate, short enough that small messages of others hardly wait."""

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
-from unlockstep.net.bulk.pace import BURST_S, PIECE_BYTES_MAX, PIECE_BYTES_MIN, Bucket, Pace
+from unlockstep.net.bulk.pace import BURST_S, MBIT_PER_S_MIN, PIECE_BYTES_MAX, PIECE_BYTES_MIN, Bucket, Pace
+from unlockstep.net.bulk.streams import STREAMS_FIRST
+from unlockstep.net.wire.timeouts import derive
 
 RATE = 1_000_000.0
 
@@ -56,3 +58,8 @@ def test_each_direction_has_the_cap_for_itself() -> None:
     pace = Pace(RATE)
     assert pace.up.take(int(2 * RATE * BURST_S), 0) > 0
     assert pace.down.take(1000, 0) == 0
+
+
+def test_under_the_tightest_cap_no_stream_of_the_first_counts_as_stalled() -> None:
+    bytes_per_s, timeouts = MBIT_PER_S_MIN * 125_000 / STREAMS_FIRST, derive()
+    assert bytes_per_s * timeouts.stall_s >= timeouts.stall_bytes + PIECE_BYTES_MIN

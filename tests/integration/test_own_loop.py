@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import select
+import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -342,6 +346,29 @@ def ledger_of(syncer: SyncerThread) -> Callable[[], Any]:
         return syncer.live.service.status().ledger
 
     return read
+
+
+def test_a_forked_process_that_leaves_the_block_ends_and_its_learner_trains_on(tmp_path: Path) -> None:
+    """Its copy has no thread that would say goodbye, and the checkpoint is not its to write."""
+    model, checkpoint = new_model(), tmp_path / "learner.safetensors"
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with syncer_thread(config(steps=4), tmp_path) as syncer:
+        with Learner(model, optimizer, syncer=syncer.url, name="a", checkpoint=checkpoint) as learner:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # What may go wrong is what is looked at.
+                forked = os.fork()
+            if not forked:
+                try:
+                    learner.close()
+                finally:
+                    os._exit(checkpoint.exists())
+            descriptor = os.pidfd_open(forked)
+            has_ended = bool(select.select([descriptor], [], [], WAIT_S)[0])
+            os.close(descriptor)
+            os.kill(forked, signal.SIGKILL)
+            assert os.waitpid(forked, 0)[1] == 0 and has_ended
+            train(syncer, learner, step_of(model, optimizer))
+        assert learner.ended
 
 
 def test_stop_before_the_first_step_ends_the_loop_at_once(tmp_path: Path) -> None:

@@ -225,6 +225,7 @@ class Learner:
         self._inner = TorchInner(model, self._optimizers) if self.config.recovery.donor else None
         self._client: LearnerClient | None = None
         self._loop: LearnerLoop | None = None
+        self._process = os.getpid()  # A forked one has a copy of this object, and nobody who speaks for it.
         self._stop_asked = False
 
     def _leased(self, data: LeasedStream | NDArray[np.unsignedinteger]) -> LeasedStream:
@@ -320,7 +321,7 @@ class Learner:
         self._close(write=True)
 
     def _close(self, write: bool) -> None:
-        if self._client is None or self._loop is None:
+        if self._client is None or self._loop is None or os.getpid() != self._process:
             return
         try:
             if self._checkpoint is not None and write:

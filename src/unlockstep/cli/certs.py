@@ -66,6 +66,7 @@ def make(
     from unlockstep.certificates import AUTHORITY_DAYS, issue, new_authority
     from unlockstep.net.access.roles import Role
     from unlockstep.net.access.tokens import Entry, new_token, token_digest
+    from unlockstep.net.wire.names import bracketed
 
     hosts = _hosts(host)
     _require_days(days)
@@ -85,8 +86,8 @@ def make(
     _write_folder(folder, files)
     print(
         f"made in {folder}: an authority, a certificate for {', '.join(hosts)} ({days} days), a token for every role\n"
-        f"the syncer:     unlockstep syncer --listen 0.0.0.0 --secrets {folder}\n"
-        f"every learner:  unlockstep learner --syncer https://{host[0]}:7077 --ca {CA_FILE} "
+        f"the syncer:     unlockstep syncer --listen {'[::]' if ':' in host[0] else '0.0.0.0'} --secrets {folder}\n"
+        f"every learner:  unlockstep learner --syncer https://{bracketed(host[0])}:7077 --ca {CA_FILE} "
         "--token-file learner.token\n"
         f"give each site {CA_FILE} and one token, over a way that you trust; {CA_KEY_FILE} signs certificates: nobody\n"
         f"needs it to run, so keep it where only you can read it. More tokens: unlockstep certs token {folder} --help"

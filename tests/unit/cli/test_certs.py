@@ -61,6 +61,12 @@ def test_everything_a_syncer_and_its_sites_need_is_made_and_said(tmp_path: Path,
     assert [path.name for path in folder.parent.iterdir()] == ["secrets"]
 
 
+def test_the_commands_that_are_told_can_be_given_where_the_host_is_an_ipv6_address(tmp_path: Path, say: Said) -> None:
+    said = say("make", tmp_path / "secrets", "--host", "2001:db8::1")
+    assert "syncer --listen [::] --secrets" in said
+    assert "learner --syncer https://[2001:db8::1]:7077 --ca ca.pem" in said
+
+
 def test_what_is_secret_only_its_owner_may_read(folder: Path) -> None:
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
     public = {"ca.pem", "syncer.pem"}

@@ -147,6 +147,13 @@ def test_whatever_it_answers_a_client_believes_it_or_says_one_sentence(
             assert all(line.isprintable() for line in out.splitlines()) and not set(out) & set(MOVES) - {"\n"}
 
 
+def test_settings_that_are_cut_off_are_none() -> None:
+    whole = reply(run_config.dumps(RunConfig(model=ModelSection(spec="another"))).encode())
+    cut = pytest.raises(UsageError, match=r"no syncer answers at .* \(IncompleteRead\(")
+    with false_syncer(whole[: whole.index(b"spec = ")], honest_about(about())) as url, cut:
+        settings_of(url)
+
+
 @pytest.mark.parametrize("answer", ["deep", "no run", "packed", "no UTF-8, refused", "another version"])
 def test_whatever_it_answers_doctor_says_what_it_has_found(answer: str) -> None:
     for known in ({}, honest_about(about())):

@@ -233,6 +233,8 @@ def _ask_at(base: str, path: str, security: ClientSecurity, method: str) -> byte
     try:
         with urllib.request.build_opener(*openers).open(request, timeout=_TIMEOUTS.reply_s) as response:
             body: bytes = response.read(REPLY_BYTES_MAX)
+            if response.length:  # Settings that are cut off may still be settings, of another run.
+                raise http.client.IncompleteRead(body, response.length)
             return body
     except urllib.error.HTTPError as error:
         with error:

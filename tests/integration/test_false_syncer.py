@@ -15,8 +15,9 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from support.false_syncer import false_syncer, honest_about, reply
+from support.false_syncer import false_syncer, honest_about, reply, trickle
 from support.live_run import WAIT_S, layout_of, learner, small_config
+from support.peers import peer
 from unlockstep import config as run_config
 from unlockstep.cli import app, exits, output
 from unlockstep.config import DataSection, ModelSection, RunConfig
@@ -42,7 +43,9 @@ from unlockstep.core.messages import (
 from unlockstep.learners.toy import ToyBackend
 from unlockstep.net.access.security import NO_SECURITY
 from unlockstep.net.bulk.client import Bulk
+from unlockstep.net.clients import observer
 from unlockstep.net.clients.observer import Observer, end_run, read_about, read_config, read_status
+from unlockstep.net.doctor import examination
 from unlockstep.net.doctor.examination import Examination
 from unlockstep.net.wire.api import control_path
 
@@ -145,6 +148,17 @@ def test_whatever_it_answers_a_client_believes_it_or_says_one_sentence(
             if err:
                 shows(err.removesuffix("\n"))
             assert all(line.isprintable() for line in out.splitlines()) and not set(out) & set(MOVES) - {"\n"}
+
+
+def test_an_answer_that_trickles_in_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observer, "ANSWER_S_MAX", 0.2)
+    monkeypatch.setattr(examination, "ANSWER_S_MAX", 0.2)
+    with peer(trickle) as port:
+        url = f"http://127.0.0.1:{port}"
+        with pytest.raises(UsageError, match=r"no syncer answers at .* \(IncompleteRead\("):
+            read_about(url)
+        *_, last = Examination(url, NO_SECURITY).findings()
+    assert last.finding.startswith(f"what answers at {url} is not an unlockstep syncer")
 
 
 def test_settings_that_are_cut_off_are_none() -> None:

@@ -5,12 +5,16 @@ Decides nothing about what is answered; whole answers are given as bytes.
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from support.peers import peer
 from unlockstep.net.wire.api import ABOUT_ROUTE
+
+TRICKLE_S = 0.02
+"""From one byte of an answer without end to the next."""
 
 
 @contextmanager
@@ -33,6 +37,14 @@ def false_syncer(answer: bytes, by_path: Mapping[str, bytes] | None = None) -> I
 
     with peer(serve) as port:
         yield f"http://127.0.0.1:{port}"
+
+
+def trickle(line: socket.socket) -> None:
+    """Answers, and does not come to an end for as long as anybody listens."""
+    line.recv(65536)
+    line.sendall(b"HTTP/1.1 200 -\r\nContent-Length: 100000\r\n\r\n{")
+    while not select.select([line], [], [], TRICKLE_S)[0]:
+        line.sendall(b" ")
 
 
 def reply(body: bytes, status: int = 200, fields: str = "") -> bytes:

@@ -9,11 +9,9 @@ import asyncio
 import http.client
 import logging
 import time
-import urllib.error
-import urllib.request
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Self, TypeVar
@@ -44,10 +42,14 @@ from unlockstep.net.clients.sessions import NETWORK_ERRORS, Addresses
 from unlockstep.net.wire import api
 from unlockstep.net.wire.link_meter import LinkMeter
 from unlockstep.net.wire.names import advice
+from unlockstep.net.wire.sockets import over_after
 from unlockstep.net.wire.timeouts import DEFAULTS, Leases, derive
 
 REPLY_BYTES_MAX = 64 * 1024 * 1024
 """Largest status or configuration to read."""
+
+ANSWER_S_MAX = 30.0
+"""From a question to the end of its answer. Neither is large."""
 
 Parsed = TypeVar("Parsed")
 
@@ -55,13 +57,6 @@ _log = logging.getLogger(__name__)
 
 _TIMEOUTS = derive()
 """Of whoever asks before it knows the settings of a run."""
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A syncer sends nobody to another address, and a token must not follow."""
-
-    def redirect_request(self, *_: object) -> None:
-        return None
 
 
 def read_config(url: str, run: str | None = None, security: ClientSecurity = NO_SECURITY) -> str:
@@ -226,27 +221,29 @@ def _ask(url: str, path: str, security: ClientSecurity, method: str = "GET") -> 
 
 
 def _ask_at(base: str, path: str, security: ClientSecurity, method: str) -> bytes:
-    request = urllib.request.Request(base + path, headers=security.headers(base), method=method)
-    openers = [urllib.request.ProxyHandler({}), _NoRedirect()]
-    if (context := security.context(base)) is not None:
-        openers.append(urllib.request.HTTPSHandler(context=context))
+    target, context = urlsplit(base), security.context(base)
+    host = target.hostname or ""
+    connection = http.client.HTTPConnection(host, target.port, timeout=_TIMEOUTS.reply_s)
+    if context is not None:
+        connection = http.client.HTTPSConnection(host, target.port, timeout=_TIMEOUTS.reply_s, context=context)
     try:
-        with urllib.request.build_opener(*openers).open(request, timeout=_TIMEOUTS.reply_s) as response:
-            body: bytes = response.read(REPLY_BYTES_MAX)
-            if response.length:  # Settings that are cut off may still be settings, of another run.
-                raise http.client.IncompleteRead(body, response.length)
-            return body
-    except urllib.error.HTTPError as error:
-        with error:
-            raise UsageError(_sentence(error.read(REPLY_BYTES_MAX), base)) from None
-    except (OSError, http.client.HTTPException) as error:  # URLError is an OSError.
-        reason = getattr(error, "reason", error)
-        said = shortened(str(reason))
+        with closing(connection):
+            connection.connect()
+            with over_after(connection.sock, ANSWER_S_MAX):
+                connection.request(method, path, headers=security.headers(base) | {"Connection": "close"})
+                with connection.getresponse() as response:
+                    body = response.read(REPLY_BYTES_MAX)
+                    if response.length:  # Settings that are cut off may still be settings, of another run.
+                        raise http.client.IncompleteRead(body, response.length)
+    except (OSError, http.client.HTTPException) as error:
+        said = shortened(str(error))
         raise UsageError(
-            security.explained(reason if isinstance(reason, Exception) else error, base)
-            or f"no syncer answers at {base} ({said}); check the address and that the syncer is running"
-            f"{advice(urlsplit(base).hostname or '')}"
+            security.explained(error, base)
+            or f"no syncer answers at {base} ({said}); check the address and that the syncer is running{advice(host)}"
         ) from None
+    if not 200 <= response.status < 300:  # A syncer sends nobody to another address, and a token must not follow.
+        raise UsageError(_sentence(body, base))
+    return body
 
 
 def _sentence(body: bytes, base: str) -> str:

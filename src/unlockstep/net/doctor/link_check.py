@@ -116,8 +116,9 @@ def _heard(target: Target, security: ClientSecurity, connection: socket.socket) 
         return Answer(Spoken.OTHER, sentence=said.decode("latin-1").strip())
     response = http.client.HTTPResponse(connection)
     try:
-        response.begin()
-        body = response.read(ANSWER_BYTES_MAX)
+        with sockets.over_after(connection, connection.gettimeout() or 0.0):
+            response.begin()
+            body = response.read(ANSWER_BYTES_MAX)
     except http.client.RemoteDisconnected:
         return Answer(Spoken.HUNG_UP)
     except http.client.HTTPException as error:

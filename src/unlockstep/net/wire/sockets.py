@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 import socket
 import struct
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from unlockstep.net.wire.timeouts import Timeouts
@@ -94,3 +96,23 @@ def round_trip_s(connection: _Socket) -> float | None:
         return None
     (microseconds,) = _RTT.unpack_from(known, _RTT_OFFSET)
     return microseconds / 1e6 if microseconds else None
+
+
+@contextmanager
+def over_after(connection: socket.socket, limit_s: float) -> Iterator[None]:
+    """For a small question and its answer: after so long nothing more is read or sent, however steadily bytes trickle
+    in, each of which would begin the wait for the next one anew."""
+
+    def end() -> None:
+        with suppress(OSError):
+            # Not the method of an SSLSocket, which another thread is using.
+            socket.socket.shutdown(connection, socket.SHUT_RDWR)
+
+    timer = threading.Timer(limit_s, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()

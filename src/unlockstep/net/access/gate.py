@@ -26,12 +26,13 @@ from aiohttp.typedefs import Handler, Middleware
 from unlockstep.net.access.answers import HUNG_UP, SENTENCE
 from unlockstep.net.access.audit import Audit, Peer, Refused
 from unlockstep.net.access.guard import Guard, Line, http_log, sweeping
-from unlockstep.net.access.limits import Limits
+from unlockstep.net.access.limits import Limits, fitting
 from unlockstep.net.access.roles import OBSERVES, PERMISSIONS, Permissions, Role, may_do, needs_token
 from unlockstep.net.access.security import Identity, ServerSecurity, TokenRefused
 from unlockstep.net.wire.api import CONTROL_ROUTE, STREAM_BUFFER_BYTES
 from unlockstep.net.wire.listening import Endpoint
 from unlockstep.net.wire.names import is_loopback
+from unlockstep.net.wire.sockets import open_files_max
 from unlockstep.net.wire.timeouts import Timeouts
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class Gate:
         now_s: Callable[[], float] = time.monotonic,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self.guard = Guard(security, audit, limits or Limits(), now_s)
+        self.guard = Guard(security, audit, limits or fitting(Limits(), open_files_max()), now_s)
         self._security = security
         self.audit = audit
         self._permissions = permissions

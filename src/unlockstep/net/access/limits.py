@@ -69,6 +69,26 @@ class Limits:
     """Answers that wait so, for one address; with one more that connection is cut."""
 
 
+FILES_KEPT = 256
+"""Of the files that a process may have open, those that are no connections: the store, logs, states of learners, and
+connections that were accepted a moment ago and are about to be refused."""
+
+
+def fitting(limits: Limits, open_files: int | None) -> Limits:
+    """The limits, with no more connections than a process that may have so many files open (None: any number) can
+    hold and still save its run; a quarter of them, from one address, without a request."""
+    if open_files is None:
+        return limits
+    most = max(1, open_files - min(FILES_KEPT, open_files // 2))
+    return replace(
+        limits,
+        connections_max=min(limits.connections_max, most),
+        connections_per_address_max=min(limits.connections_per_address_max, most),
+        unproven_max=min(limits.unproven_max, max(1, most // 2)),
+        unproven_per_address_max=min(limits.unproven_per_address_max, max(1, most // 4)),
+    )
+
+
 class Bucket:
     """An allowance that fills up at ``rate`` a second, and holds ``burst``."""
 

@@ -30,6 +30,7 @@ from unlockstep.net.wire import names
 from unlockstep.net.wire.interfaces import Interface, interfaces
 from unlockstep.net.wire.listening import Endpoint, listen_once, told_as
 from unlockstep.net.wire.names import Address
+from unlockstep.net.wire.sockets import open_files_max
 
 PACKAGES = ("numpy", "aiohttp", "msgspec", "torch", "transformers")
 NEEDED = ("numpy", "aiohttp", "msgspec")
@@ -75,7 +76,7 @@ def examine(
     yield memory(available_memory())
     yield room("temporary files", Path(tempfile.gettempdir()), _free(Path(tempfile.gettempdir())), "TMPDIR")
     yield room("run folder", Path.cwd(), _free(Path.cwd()), "--run-dir")
-    yield open_files(_open_files())
+    yield open_files(open_files_max())
     yield clock(time.time(), is_clock_set())
 
 
@@ -284,15 +285,6 @@ def _free(folder: Path) -> int | None:
         return shutil.disk_usage(folder).free if os.access(folder, os.W_OK) else None
     except OSError:
         return None
-
-
-def _open_files() -> int | None:
-    try:
-        import resource
-    except ImportError:
-        return None
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return None if soft == resource.RLIM_INFINITY else soft
 
 
 def is_clock_set() -> bool | None:

@@ -116,3 +116,14 @@ def over_after(connection: socket.socket, limit_s: float) -> Iterator[None]:
     finally:
         timer.cancel()
         timer.join()
+
+
+def open_files_max() -> int | None:
+    """How many files, connections among them, this process may have open; None: any number, or the system does not
+    say."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if soft == resource.RLIM_INFINITY else soft

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from unlockstep.net.access.limits import Bucket, Limits, Visitor, Visitors, network_of
+from unlockstep.net.access.limits import Bucket, Limits, Visitor, Visitors, fitting, network_of
 
 
 def test_an_allowance_is_used_up_and_fills_with_time() -> None:
@@ -81,3 +81,17 @@ def test_through_a_tunnel_nobody_shuts_out_the_others(address: str) -> None:
     here, elsewhere = Visitors(limits).at(network_of(address), 0.0), Visitors(limits).at("192.0.2.1", 0.0)
     assert all(here.accepts.take(0.0) and here.requests.take(0.0) for _ in range(1000))
     assert [elsewhere.accepts.take(0.0) for _ in range(5)] == [True, True, True, False, False]
+
+
+@pytest.mark.parametrize("open_files", [2, 24, 256, 1024, 4096])
+def test_connections_leave_files_for_the_run_to_be_saved(open_files: int) -> None:
+    """Strangers who fill the port must not end the run: it could not open a file to save itself."""
+    limits = fitting(Limits(), open_files)
+    assert limits.connections_max <= open_files - min(256, open_files // 2)
+    assert 1 <= limits.unproven_per_address_max <= limits.unproven_max <= limits.connections_max
+    assert limits.connections_per_address_max <= limits.connections_max
+
+
+@pytest.mark.parametrize("open_files", [None, 20_000])
+def test_where_files_are_plenty_the_limits_are_what_they_are(open_files: int | None) -> None:
+    assert fitting(Limits(), open_files) == Limits()

@@ -82,9 +82,11 @@ def syncer(
     from unlockstep.cli.run_folder import STORE_FOLDER, default_run_folder
     from unlockstep.net.wire.listening import parse_listen, told_as
     from unlockstep.net.wire.packing import require
+    from unlockstep.net.wire.sockets import open_many_files
 
     log_to_stderr("syncer")
     give_back_arrays()
+    open_many_files()
     security = server_security(secrets, tls_cert, tls_key, tokens, client_ca)
     endpoint = replace(parse_listen(listen), scheme=security.scheme)
     require_secured(endpoint, insecure, security)

@@ -158,7 +158,9 @@ class Channel:
         """Whether there is an answer before the request is complete: it will not change any more."""
         if isinstance(self._socket, ssl.SSLSocket):  # What can be read may be none.
             return False
-        return bool(select.select([self._open_socket], [], [], 0)[0])
+        waiting = select.poll()  # Not select.select: a training program may have more than 1024 files open.
+        waiting.register(self._open_socket, select.POLLIN)
+        return bool(waiting.poll(0))
 
     # ------------------------------------------------------------------------------------------- being answered
 

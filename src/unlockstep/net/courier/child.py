@@ -242,7 +242,7 @@ class ChildCarrier:
             with suppress(TimeoutError):
                 async with asyncio.timeout(START_S_MAX):
                     await child.begun.wait()
-            if child.is_ready:
+            if child.is_ready and not child.gone.is_set():
                 self._able.set()
                 await child.gone.wait()
         finally:

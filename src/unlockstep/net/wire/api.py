@@ -254,8 +254,11 @@ def _base_url(url: str) -> str:
             f"the syncer's address has something before the @ in front of {parts.hostname}; leave that out, a token is "
             "given in a file"
         )
+    netloc = parts.netloc
+    if not netloc.isascii():  # As it is asked for, and stands in the field Host.
+        netloc = (parts.hostname or "").encode("idna").decode() + ("" if parts.port is None else f":{parts.port}")
     port = "" if has_scheme or parts.port is not None else f":{PORT_DEFAULT}"
-    return f"{parts.scheme}://{parts.netloc}{port}"
+    return f"{parts.scheme}://{netloc}{port}"
 
 
 def _may_be_a_host(host: str) -> bool:

@@ -127,3 +127,15 @@ def open_files_max() -> int | None:
         return None
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if soft == resource.RLIM_INFINITY else soft
+
+
+def open_many_files() -> None:
+    """Let this process have as many files open as it may let itself have: many systems begin with 1024, of which each
+    learner may need 33."""
+    try:
+        import resource
+    except ImportError:
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # macOS says "any number", and means fewer.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -68,6 +68,15 @@ def test_what_stands_before_a_host_is_refused_and_not_repeated(before: str) -> N
     assert "secret" not in str(refused.value)
 
 
-@pytest.mark.parametrize("url", ["http://host:7077", "https://[::1]:7077", "http://bücher.example", "http://a_b.c."])
+@pytest.mark.parametrize("url", ["http://host:7077", "https://[::1]:7077", "http://b.example", "http://a_b.c."])
 def test_names_and_addresses_are_taken_as_they_are(url: str) -> None:
     assert api.base_urls(url) == (url,)
+
+
+def test_a_name_in_another_script_is_asked_for_as_resolvers_know_it() -> None:
+    urls = api.base_urls("http://bücher.example,例え.jp,https://例え.jp:443")
+    assert urls == (
+        "http://xn--bcher-kva.example",
+        f"http://xn--r8jz45g.jp:{api.PORT_DEFAULT}",
+        "https://xn--r8jz45g.jp:443",
+    )

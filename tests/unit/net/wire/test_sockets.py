@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -37,3 +39,16 @@ def test_what_a_socket_does_not_know_is_left_out() -> None:
     with ours, theirs:
         carry_messages(ours)
         carry_bulk(theirs)
+
+
+def test_a_syncer_may_have_as_many_files_open_as_it_may_let_itself_have() -> None:
+    resource = pytest.importorskip("resource", reason="this system has no limits of this kind")
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    program = (
+        "import resource; from unlockstep.net.wire import sockets\n"
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, (64, {hard}))\n"
+        "sockets.open_many_files()\n"
+        "print(*resource.getrlimit(resource.RLIMIT_NOFILE))"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert said.stdout.split() == [str(hard), str(hard)]

@@ -36,6 +36,7 @@ from unlockstep.net.syncer.asked import (
     ticket_of,
 )
 from unlockstep.net.syncer.intake import CutShort, Damaged, Intake, Moved, Unwritable
+from unlockstep.net.syncer.pieces import Pieces
 from unlockstep.net.syncer.state_files import FileSink, StateFile
 from unlockstep.net.syncer.uploads import Announced, Full, MemorySink, Sink, Upload
 from unlockstep.net.wire import api
@@ -45,7 +46,7 @@ from unlockstep.net.wire.ranges import (
     Span,
     content_range,
 )
-from unlockstep.net.wire.sockets import carry_bulk
+from unlockstep.net.wire.sockets import carry_bulk, read_largely
 from unlockstep.net.wire.timeouts import ProgressWatch
 from unlockstep.storehouse import NO_PAYLOAD, Inspection, Storehouse
 
@@ -99,7 +100,7 @@ class Bodies:
             return body[span.start : span.stop]
 
         moved(0)
-        return await self._send(request, len(body), headers, read, api.WRITE_BYTES, moved)
+        return await self._send(request, len(body), headers, read, moved)
 
     async def get_digests(self, request: web.Request) -> web.Response:
         _, _, body, digest = self._require_version(request)
@@ -261,7 +262,7 @@ class Bodies:
                 return await asyncio.to_thread(os.pread, opened.fileno(), span.size, span.start)
 
             headers = {"ETag": f'"{file.digest}"', **api.digest_fields(file.digest)}
-            return await self._send(request, file.size_bytes, headers, read, api.STREAM_BUFFER_BYTES, moved)
+            return await self._send(request, file.size_bytes, headers, read, moved)
 
     async def get_state_digests(self, request: web.Request) -> web.Response:
         file = self._require_state(request)
@@ -310,6 +311,7 @@ class Bodies:
             service.learner_moves(announced.learner, announced.incarnation)
             moved(count)
 
+        read_largely(request.transport)
         try:
             await self._intake.take(upload, index, part.digest_here, request.content, note)
         except Damaged as damaged:
@@ -354,7 +356,7 @@ class Bodies:
     # ------------------------------------------------------------------------------------------- out
 
     async def _send(
-        self, request: web.Request, size: int, headers: dict[str, str], read: Read, piece_bytes: int, moved: Moved
+        self, request: web.Request, size: int, headers: dict[str, str], read: Read, moved: Moved
     ) -> web.StreamResponse:
         """Answer with a body or the part that is asked for."""
         span = span_of(request, size, headers["ETag"])
@@ -372,12 +374,14 @@ class Bodies:
         if request.transport is not None:
             carry_bulk(request.transport.get_extra_info("socket"))
         now_s = asyncio.get_running_loop().time
-        watch = ProgressWatch(self._service.timeouts, now_s())
+        watch, pieces, at = ProgressWatch(self._service.timeouts, now_s()), Pieces(), span.start
         with begun(request):
-            for start in range(span.start, span.stop, piece_bytes):
-                piece = await read(Span(start, min(start + piece_bytes, span.stop)))
+            while at < span.stop:
+                piece, began_s = await read(Span(at, min(at + pieces.size, span.stop))), now_s()
                 async with asyncio.timeout_at(watch.until_s):
                     await response.write(piece)
+                at += len(piece)
+                pieces.passed(now_s() - began_s)
                 watch.moved(len(piece), now_s())
                 self._service.bytes_out += len(piece)
                 moved(len(piece))

@@ -64,7 +64,7 @@ STREAM_BUFFER_BYTES = 1024 * 1024
 """What one connection may hold unread; larger than the library's default because bodies are."""
 
 WRITE_BYTES = 512 * 1024
-"""Piece in which a body is written: other connections get their turn between two of them."""
+"""Piece in which a probe is written: other connections get their turn between two of them."""
 
 OUTBOX_MESSAGES_MAX = 1024
 """Messages waiting for a peer that does not read; with one more it is disconnected."""

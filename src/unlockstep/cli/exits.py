@@ -40,6 +40,10 @@ INTERRUPTED = SIGNALLED + signal.SIGINT
 ENDING_S_MAX = 4.5
 """From the first signal until the process ends as it is."""
 
+AGAIN_S = 0.5
+"""A signal that comes sooner after the first is the same request: ``timeout`` and others that pass signals on send them
+to a process and to its group."""
+
 PARENT_LOOK_S = 0.5
 """How often a process looks whether its parent is alive."""
 
@@ -85,8 +89,8 @@ class StopRequest:
 def stop_request(parent_pid: int | None = None, ending_s: float | None = None) -> Iterator[StopRequest]:
     """SIGINT, SIGTERM and the death of the parent become a request while the block runs.
 
-    A second signal ends the process at once, and so does the time when ``ending_s`` is over. To be called in the main
-    thread.
+    A second signal ends the process at once, if it does not come in the same moment (``AGAIN_S``), and so does the time
+    when ``ending_s`` is over. To be called in the main thread.
 
     Args:
         parent_pid: the process this one must not outlive; None: none.
@@ -115,7 +119,7 @@ def stop_request(parent_pid: int | None = None, ending_s: float | None = None) -
 
 def _watch(request: StopRequest, reader: int, parent_pid: int | None, ending_s: float | None) -> None:
     """Wait for a signal's number in the pipe, until its other end is closed."""
-    until_s = float("inf")
+    asked_s, until_s = 0.0, float("inf")
     while True:
         pause_s = until_s - time.monotonic()
         if parent_pid is not None:
@@ -132,7 +136,8 @@ def _watch(request: StopRequest, reader: int, parent_pid: int | None, ending_s: 
         elif not request.asked.is_set() and (parent_pid is None or os.getppid() == parent_pid):
             continue
         if not request.asked.is_set():
-            until_s = time.monotonic() + (ENDING_S_MAX if ending_s is None else ending_s)
+            asked_s = time.monotonic()
+            until_s = asked_s + (ENDING_S_MAX if ending_s is None else ending_s)
             request._ask(number)
-        elif ready or time.monotonic() >= until_s:
+        elif (ready and time.monotonic() - asked_s >= AGAIN_S) or time.monotonic() >= until_s:
             os._exit(SIGNALLED + (request.signal or number))

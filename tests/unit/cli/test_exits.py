@@ -53,6 +53,7 @@ def test_the_death_of_the_parent_is_a_request(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_second_signal_ends_the_process_at_once() -> None:
     script = """
+exits.AGAIN_S = 0
 with exits.stop_request() as stop:
     os.kill(os.getpid(), signal.SIGINT)
     stop.asked.wait()
@@ -60,6 +61,18 @@ with exits.stop_request() as stop:
     threading.Event().wait()
 """
     assert end_of(script) == 130
+
+
+def test_a_signal_that_is_sent_twice_in_one_moment_is_one_request() -> None:
+    """``timeout`` sends it to the process and to its group: what is asked to end in order must not end at once."""
+    script = """
+with exits.stop_request() as stop:
+    os.kill(os.getpid(), signal.SIGTERM)
+    stop.asked.wait()
+    os.kill(os.getpid(), signal.SIGTERM)
+raise SystemExit(7)
+"""
+    assert end_of(script) == 7
 
 
 def test_a_process_that_cannot_end_in_order_is_ended_in_time() -> None:

@@ -26,8 +26,10 @@ from unlockstep.core.messages import (
     JoinRefused,
     LearnerInput,
     Stop,
+    SyncerMessage,
     decode_syncer_message,
 )
+from unlockstep.core.reasons import DepartureReason
 from unlockstep.net.access.security import ClientSecurity
 from unlockstep.net.clients.control import control_connection
 from unlockstep.net.clients.resolving import RememberingResolver
@@ -160,7 +162,7 @@ class ControlLine:
                     self._retry_s = message.retry_ns / NANOSECONDS_PER_SECOND
                     if self._retry_s:
                         _log.warning("the syncer has shut this learner out; it may join anew in %.3g s", self._retry_s)
-                last_word = isinstance(message, Stop) or (isinstance(message, JoinRefused) and not message.retry_ns)
+                last_word = _is_last(message)
                 self._deliver(message)
             return last_word
         finally:
@@ -181,6 +183,13 @@ class ControlLine:
                     self._meter.answered(round_trip_s(raw))
                 self._outbox_filled.clear()
                 self._outbox_empty.set()
+
+
+def _is_last(message: SyncerMessage) -> bool:
+    """Whether nothing comes after it that this process could take part in."""
+    if isinstance(message, Fenced):
+        return not message.retry_ns and message.reason is not DepartureReason.LEASE_EXPIRED
+    return isinstance(message, Stop) or (isinstance(message, JoinRefused) and not message.retry_ns)
 
 
 async def _close(socket: aiohttp.ClientWebSocketResponse) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,7 +26,7 @@ from unlockstep.certificates import issue
 from unlockstep.cli import certs, exits
 from unlockstep.config import DurabilitySection, RunSection
 from unlockstep.core.errors import UsageError
-from unlockstep.core.events import Event, LearnerAway, LearnerJoined
+from unlockstep.core.events import Event, LearnerAway, LearnerJoined, StepReported
 from unlockstep.core.options import ProtocolOptions
 from unlockstep.learners.toy import ToyBackend
 from unlockstep.net.access.limits import Limits
@@ -140,8 +141,14 @@ class Member:
         await asyncio.to_thread(self._client.close)
 
 
-async def trains_through(at: Secured, spoil: Callable[[], None], mend: Callable[[], None], reason: str) -> None:
-    """A member that is no longer accepted trains on, and is one again when that is mended."""
+async def trains_through(
+    at: Secured,
+    spoil: Callable[[], None],
+    mend: Callable[[], None],
+    reason: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A member that is no longer accepted trains on, is one again when that is mended, and says so."""
     member = Member(at)
     try:
         await member.trains_until(LearnerJoined, 1)
@@ -151,12 +158,15 @@ async def trains_through(at: Secured, spoil: Callable[[], None], mend: Callable[
             await asyncio.sleep(0)
         mend()
         await member.trains_until(LearnerJoined, 2)
+        reports = sum(isinstance(event, StepReported) for event in at.syncer.log.events)
+        await member.trains_until(StepReported, reports + 1)
+        assert len(re.findall(r"connected again after [\d.e-]+ s", caplog.text)) == 1, caplog.text
     finally:
         await member.close()
 
 
 def test_a_member_whose_token_is_replaced_trains_on_and_returns_with_the_new_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(control_line, "REFUSED_S", 0.05)
 
@@ -164,13 +174,13 @@ def test_a_member_whose_token_is_replaced_trains_on_and_returns_with_the_new_one
         async with secured(tmp_path, Limits(sweep_s=0.02), ENDLESS) as at:
             folder = at.secrets.folder
             renew = functools.partial(certs.token, folder, "learner", "learner")
-            await trains_through(at, lambda: certs.revoke(folder, "learner"), renew, "wrong_token")
+            await trains_through(at, lambda: certs.revoke(folder, "learner"), renew, "wrong_token", caplog)
 
     asyncio.run(run())
 
 
 def test_a_member_whose_syncer_shows_another_certificate_trains_on_until_it_is_the_right_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(control_line, "REFUSED_S", 0.05)
 
@@ -188,7 +198,7 @@ def test_a_member_whose_syncer_shows_another_certificate_trains_on_until_it_is_t
             def mend() -> None:
                 context.load_cert_chain(folder / "syncer.pem", folder / "syncer.key")
 
-            await trains_through(at, spoil, mend, "tls")
+            await trains_through(at, spoil, mend, "tls", caplog)
 
     asyncio.run(run())
 

@@ -27,6 +27,7 @@ from unlockstep.core.messages import (
     LearnerInput,
     Stop,
     SyncerMessage,
+    Welcome,
     decode_syncer_message,
 )
 from unlockstep.core.reasons import DepartureReason
@@ -81,6 +82,8 @@ class ControlLine:
         """Pause before connecting again that the syncer has asked for."""
         self._complaints: set[str] = set()
         """What was wrong since there was a connection: an outage may take an hour, and is not told every second."""
+        self._away_since_s: float | None = None
+        """When a connection was lost that has not been made good by a welcome."""
         self._outbox: deque[bytes] = deque()
         self._outbox_filled = asyncio.Event()
         self._outbox_empty = asyncio.Event()
@@ -164,13 +167,24 @@ class ControlLine:
                         _log.warning("the syncer has shut this learner out; it may join anew in %.3g s", self._retry_s)
                 last_word = _is_last(message)
                 self._deliver(message)
+                if isinstance(message, Welcome):
+                    self._note_return()
             return last_word
         finally:
             self._socket = None
             writing.cancel()
             self._outbox.clear()
             self._outbox_empty.set()
+            if self._away_since_s is None:
+                self._away_since_s = asyncio.get_running_loop().time()
             self._deliver(Disconnected())
+
+    def _note_return(self) -> None:
+        """Whoever was warned of an outage is told of its end, as a warning too: nothing else may be shown."""
+        if self._away_since_s is not None:
+            away_s = asyncio.get_running_loop().time() - self._away_since_s
+            _log.warning("connected again after %.3g s", away_s)
+            self._away_since_s = None
 
     async def _write(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         with suppress(*NETWORK_ERRORS):  # Whoever reads from the socket sees its end, too.

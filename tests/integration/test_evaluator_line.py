@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from support.gates import refusals, secured
 from support.live_run import WAIT_S, layout_of, live_syncer, small_config
 from unlockstep.cli.evaluator import Line, Replica
 from unlockstep.cli.exits import RunFailed
@@ -20,7 +21,9 @@ from unlockstep.core.events import FragmentCommitted
 from unlockstep.core.layout import Layout, LayoutMethod
 from unlockstep.core.messages import EndRun
 from unlockstep.learners.toy import ToyBackend
+from unlockstep.net.access.limits import Limits
 from unlockstep.net.access.security import NO_SECURITY
+from unlockstep.net.clients import sessions
 
 CONFIG = small_config()
 LAYOUT = layout_of(ToyBackend(), CONFIG)
@@ -90,3 +93,51 @@ def test_another_model_is_not_waited_for(tmp_path: Path) -> None:
                 await Replica(2).follow(line, Layout((), LayoutMethod.BALANCED))
 
     asyncio.run(run())
+
+
+# ----------------------------------------------------------------------------------------------- who is not accepted
+
+
+@pytest.mark.parametrize(
+    ("token", "sentence"),
+    [("learner", "does not allow this with the token shown"), ("observer", "does not give versions to this observer")],
+)
+def test_an_evaluator_with_a_token_of_another_role_says_so_and_ends(token: str, sentence: str, tmp_path: Path) -> None:
+    """At its first connection, or at the first version that it asks for."""
+
+    async def run() -> None:
+        async with secured(tmp_path, config=CONFIG) as at, at.session("learner") as session:
+            await at.syncer.puppet(session, "a").start()
+            line = Line(CONFIG, at.syncer.url, "eval", at.secrets.client(token))
+            with pytest.raises(UsageError, match=sentence):
+                await Replica(LAYOUT.fragment_count).follow(line, LAYOUT)
+
+    asyncio.run(asyncio.wait_for(run(), WAIT_S))
+
+
+def test_an_evaluator_whose_token_is_taken_away_says_so_once_and_returns_when_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sessions, "REFUSED_S", 0.02)
+
+    async def run() -> None:
+        async with secured(tmp_path, Limits(sweep_s=0.02), CONFIG) as at, at.session("learner") as session:
+            await at.syncer.puppet(session, "a").start()
+            replica = Replica(LAYOUT.fragment_count)
+            line = Line(CONFIG, at.syncer.url, "eval", at.secrets.client("evaluator"))
+            following = asyncio.create_task(replica.follow(line, LAYOUT))
+            await until(replica, lambda: replica.versions == (0, 0))
+            tokens = (at.secrets.folder / "tokens.toml").read_text()
+            at.change_tokens(tokens, "")
+            while sum("GET /v1/runs/small/control" in sentence for _, sentence in refusals(tmp_path)) < 3:
+                assert not following.done()
+                await asyncio.sleep(0)
+            (at.secrets.folder / "tokens.toml").write_text(tokens)
+            while "connected again after" not in caplog.text:
+                assert not following.done()
+                await asyncio.sleep(0)
+            following.cancel()
+
+    asyncio.run(asyncio.wait_for(run(), WAIT_S))
+    assert caplog.text.count("does not accept the token shown") == 1
+    assert "--token-file; trying again" in caplog.text

@@ -139,6 +139,10 @@ class Line:
         self._run, self._codec, self._spec = config.run.name, config.codec.download, config.model.spec
         self._syncer = syncer
         self._security = security
+        self._was_connected = False
+        self._away_since_s: float | None = None
+        self._complaints: set[str] = set()
+        """What was wrong since there was a connection: an outage may take an hour, and is not told again and again."""
 
     @asynccontextmanager
     async def connection(self, layout: Layout) -> AsyncIterator[tuple[Observer, Status]]:
@@ -146,9 +150,11 @@ class Line:
 
         Raises:
             RunFailed: it has not been there for too long.
+            UsageError: it does not accept this evaluator, and never did.
         """
         from unlockstep.cli.exits import RunFailed
-        from unlockstep.net.clients.observer import Observer, read_status
+        from unlockstep.net.clients.observer import Observer, Refused, read_status
+        from unlockstep.net.clients.sessions import REFUSED_S
 
         loop = asyncio.get_running_loop()
         until_s = loop.time() + self._timeouts.away_s
@@ -161,15 +167,40 @@ class Line:
                     await stack.enter_async_context(observer)
                     status = await asyncio.to_thread(read_status, self._syncer, self._run, self._security)
                 except UsageError as error:
+                    if isinstance(error, Refused):  # Later, somebody may be about to mend it.
+                        if not self._was_connected:
+                            raise
+                        pause_s = max(pause_s, REFUSED_S)
+                    self.complain(error)
                     if loop.time() >= until_s:
                         raise RunFailed(
                             f"the syncer went away before run {self._run} was over and has not come back for "
                             f"{self._timeouts.away_s:g} s ({error}); start the evaluator again when it is there"
                         ) from None
                 else:
+                    self._note_connection()
                     yield observer, status
                     return
             await asyncio.sleep(pause_s)
+
+    def complain(self, error: UsageError) -> None:
+        """Say what is wrong, once in an outage."""
+        if str(error) not in self._complaints:
+            _log.warning("%s; trying again", error)
+        self._complaints.add(str(error))
+
+    def note_loss(self) -> None:
+        """The connection has ended before the run has."""
+        _log.warning("the connection to the syncer has ended; connecting again")
+        self._away_since_s = asyncio.get_running_loop().time()
+
+    def _note_connection(self) -> None:
+        from unlockstep.net.clients.sessions import back_after
+
+        self._was_connected, self._complaints = True, set()
+        if self._away_since_s is not None:
+            _log.warning(back_after(asyncio.get_running_loop().time() - self._away_since_s))
+            self._away_since_s = None
 
     def pauses(self) -> Iterator[float]:
         """Before connecting again and again, without end; at random, so that not all come at once."""
@@ -214,18 +245,27 @@ class Replica:
 
     async def follow(self, line: Line, layout: Layout) -> None:
         """Fetch whatever is announced, in that order, until the run is over."""
+        from unlockstep.net.clients.observer import Refused
+
         pauses = line.pauses()
         while True:
             before = dict(self._notices)
             async with line.connection(layout) as (observer, status):
                 line.require_same_model(status, layout)
                 self._observer = observer
-                if await self._listen(observer, status):
+                try:
+                    is_over = await self._listen(observer, status)
+                except Refused as refused:
+                    if not self.values:
+                        raise
+                    line.complain(refused)
+                    is_over = False
+                if is_over:
                     self.over.set()
                     self.news.set()
                     await self.has_been_told.wait()
                     return
-            _log.warning("the connection to the syncer has ended; connecting again")
+            line.note_loss()
             if self._notices != before:
                 pauses = line.pauses()
             await asyncio.sleep(next(pauses))
@@ -315,7 +355,7 @@ async def _first_parameters(config: RunConfig, line: Line, early: AsyncExitStack
         async for _ in observer.messages():
             return await asyncio.to_thread(Examiner, config)
         await early.aclose()
-        _log.warning("the connection to the syncer has ended; connecting again")
+        line.note_loss()
         await asyncio.sleep(pause_s)
     raise AssertionError("pauses never end")
 

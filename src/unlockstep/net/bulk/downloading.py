@@ -28,6 +28,11 @@ REPAIRS_MAX = 2
 """Times the damaged chunks of one body are fetched again."""
 
 _NOT_NOW = (408, 429, 503)
+_NOT_FOR_US = (401, 403)
+
+
+class NotAllowed(RemoteProtocolError):
+    """The syncer has it, but not for whoever shows this token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +197,7 @@ class Downloading:
             raise Again(f"status {response.status}")
         if response.status != (206 if is_range else 200):
             sentence = _sentence(channel.text()) if response.status >= 400 else "it is not the body announced"
-            raise RemoteProtocolError(f"{self._source.path} is not to be had (status {response.status}): {sentence}")
+            raise _not_to_be_had(self._source.path, response.status, sentence)
         if response.fields.get("etag", f'"{self._source.digest}"') != f'"{self._source.digest}"':
             raise RemoteProtocolError(f"{self._source.path} is another body than the one announced")
         if is_range:
@@ -280,7 +285,7 @@ class _Asking:
         if status in _NOT_NOW:
             raise Again(f"status {status}")
         if status != 200:
-            raise RemoteProtocolError(f"{self._path} is not to be had (status {status}): {_sentence(text)}")
+            raise _not_to_be_had(self._path, status, _sentence(text))
         try:
             self._found = api.read_answer(text, api.ChunkDigests)
             for digest in self._found.digests:
@@ -288,6 +293,11 @@ class _Asking:
         except (RemoteProtocolError, ValueError):
             self._found = None
             raise RemoteProtocolError(f"{self._path} holds no digests") from None
+
+
+def _not_to_be_had(path: str, status: int, sentence: str) -> RemoteProtocolError:
+    kind = NotAllowed if status in _NOT_FOR_US else RemoteProtocolError
+    return kind(f"{path} is not to be had (status {status}): {sentence}")
 
 
 def _sentence(text: bytes) -> str:

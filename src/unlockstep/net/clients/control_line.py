@@ -34,16 +34,13 @@ from unlockstep.core.reasons import DepartureReason
 from unlockstep.net.access.security import ClientSecurity
 from unlockstep.net.clients.control import control_connection
 from unlockstep.net.clients.resolving import RememberingResolver
-from unlockstep.net.clients.sessions import NETWORK_ERRORS, Addresses
+from unlockstep.net.clients.sessions import NETWORK_ERRORS, REFUSED_S, Addresses, back_after
 from unlockstep.net.wire import api
 from unlockstep.net.wire.link_meter import LinkMeter
 from unlockstep.net.wire.sockets import round_trip_s
 
 OUTBOX_MESSAGES_MAX = 65_536
 """Messages waiting for a syncer that does not read; with one more the connection is given up."""
-
-REFUSED_S = 5.0
-"""Pause before connecting again when the syncer no longer accepts this learner, or the learner the syncer."""
 
 _log = logging.getLogger(__name__)
 
@@ -182,8 +179,7 @@ class ControlLine:
     def _note_return(self) -> None:
         """Whoever was warned of an outage is told of its end, as a warning too: nothing else may be shown."""
         if self._away_since_s is not None:
-            away_s = asyncio.get_running_loop().time() - self._away_since_s
-            _log.warning("connected again after %.3g s", away_s)
+            _log.warning(back_after(asyncio.get_running_loop().time() - self._away_since_s))
             self._away_since_s = None
 
     async def _write(self, socket: aiohttp.ClientWebSocketResponse) -> None:

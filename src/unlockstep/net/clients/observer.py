@@ -37,6 +37,7 @@ from unlockstep.core.status import Status
 from unlockstep.net.access.audit import shortened
 from unlockstep.net.access.security import NO_SECURITY, ClientSecurity
 from unlockstep.net.bulk.client import Bulk
+from unlockstep.net.bulk.downloading import NotAllowed
 from unlockstep.net.clients.control import control_connection
 from unlockstep.net.clients.sessions import NETWORK_ERRORS, Addresses
 from unlockstep.net.wire import api
@@ -57,6 +58,10 @@ _log = logging.getLogger(__name__)
 
 _TIMEOUTS = derive()
 """Of whoever asks before it knows the settings of a run."""
+
+
+class Refused(UsageError):
+    """A syncer is there, and it and this client do not accept each other."""
 
 
 def read_config(url: str, run: str | None = None, security: ClientSecurity = NO_SECURITY) -> str:
@@ -124,6 +129,7 @@ class Observer:
         security: whom it trusts, and what it shows.
 
     Raises:
+        Refused: on entering, if the syncer does not accept it, or it the syncer.
         UsageError: on entering, if there is no such run to observe.
     """
 
@@ -160,10 +166,10 @@ class Observer:
                     if attempt < self._addresses.count - 1:
                         self._addresses.next()
                         continue
+                    if (refused := self._security.refused(error, url)) is not None:
+                        raise Refused(refused) from None
                     raise UsageError(
-                        self._security.refused(error, url)
-                        or f"run {self._run!r} cannot be observed at {url} ({error}); check the address and the run's "
-                        "name"
+                        f"run {self._run!r} cannot be observed at {url} ({error}); check the address and the run's name"
                     ) from None
             self._bulk = Bulk(str(self._addresses), self._security, timeouts=lambda: self._meter.timeouts)
             open_until_left.callback(self._bulk.close)
@@ -188,9 +194,12 @@ class Observer:
                 yield message
 
     async def fetch(self, notice: VersionNotice) -> Float32 | None:
-        """The values of a version, float32[n]; None if it is not to be had: a newer one will be announced."""
+        """The values of a version, float32[n]; None if it is not to be had: a newer one will be announced. Raises
+        Refused if it is not for this observer."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._worker, self._read, notice)
+        except NotAllowed as error:
+            raise Refused(f"the syncer at {self._addresses} does not give versions to this observer: {error}") from None
         except (*NETWORK_ERRORS, RemoteProtocolError):
             return None
 

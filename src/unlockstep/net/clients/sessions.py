@@ -22,6 +22,9 @@ from unlockstep.net.wire.timeouts import Timeouts
 NETWORK_ERRORS = (aiohttp.ClientError, OSError, TimeoutError)
 """What a peer that is away or misbehaves can raise at a client."""
 
+REFUSED_S = 5.0
+"""Pause before connecting again when the syncer no longer accepts this client, or the client the syncer."""
+
 GOODBYE_LOOK_S = 0.005
 """How often it is looked whether connections that were closed have ended."""
 
@@ -52,6 +55,11 @@ class Addresses:
     def next(self) -> None:
         """It does not lead, or does not answer: try the next one."""
         self._index = (self._index + 1) % len(self._urls)
+
+
+def back_after(away_s: float) -> str:
+    """What is said at the end of an outage."""
+    return f"connected again after {away_s:.{0 if away_s >= 10 else 1}f} s"
 
 
 @asynccontextmanager

@@ -1,12 +1,13 @@
 """From a configuration to what trains and what validates: text, model, backend.
 
 Decides which section feeds which part. ``learner`` and ``evaluator`` build from here, so that both see one model and
-one split of the text. Needs torch.
+one split of the text. Needs torch, and says so where there is none.
 """
 
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +30,20 @@ class Text:
     validation: npt.NDArray[Any]
     vocabulary_size: int
     bytes_per_token: float
+
+
+def require_torch(command: str) -> None:
+    """Raises UsageError if what ``unlockstep COMMAND`` trains or validates with is not installed. Loads nothing."""
+    from unlockstep.core.errors import UsageError
+
+    try:
+        is_there = importlib.util.find_spec("torch") is not None
+    except ImportError:
+        is_there = False
+    if not is_there:
+        raise UsageError(
+            f"unlockstep {command} needs torch, which is not installed here: pip install 'unlockstep[torch]'"
+        )
 
 
 @contextmanager

@@ -51,11 +51,13 @@ def evaluator(
     """Validate the global model while it trains; save it."""
     from unlockstep import config as run_config
     from unlockstep.cli.access import client_security
+    from unlockstep.cli.assembly import require_torch
     from unlockstep.cli.exits import stop_request
     from unlockstep.cli.output import log_to_stderr
     from unlockstep.models import check_can_save
     from unlockstep.net.clients.observer import read_config
 
+    require_torch("evaluator")
     log_to_stderr(name)
     if out is not None:
         check_can_save(out)

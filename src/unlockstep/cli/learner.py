@@ -62,12 +62,13 @@ def learner(
     """Train as one learner, with the settings of its syncer."""
     from unlockstep import config as run_config
     from unlockstep.cli.access import client_security
-    from unlockstep.cli.assembly import loading, new_backend
+    from unlockstep.cli.assembly import loading, new_backend, require_torch
     from unlockstep.cli.exits import stop_request
     from unlockstep.cli.output import log_to_stderr
     from unlockstep.core.errors import UsageError
     from unlockstep.net.clients.observer import read_config
 
+    require_torch("learner")
     if shard < 0 or shards < 1:
         raise UsageError(
             f"--shard is {shard} and --shards is {shards}; shares are counted from 0, and there is at least 1"

@@ -62,9 +62,11 @@ def train(
     """Train a model on this machine by learners that never wait for each other; one is killed and comes back."""
     from unlockstep import config as run_config
     from unlockstep import recipes
+    from unlockstep.cli.assembly import require_torch
     from unlockstep.cli.run_folder import default_run_folder
     from unlockstep.core.errors import UsageError
 
+    require_torch("train")
     flags: dict[str, str | int | None] = {
         "local.learners": learners,
         "local.kill_share": 0 if kill is False else None,

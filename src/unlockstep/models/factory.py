@@ -7,6 +7,7 @@ Decides what ``model.spec`` may say and what a model must do to be trained: take
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import json
 import os
@@ -42,6 +43,11 @@ def build_model(spec: str, vocabulary_size: int, seed: int) -> nn.Module:
 
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
+        if (spec in PRESETS or spec.endswith(".json")) and importlib.util.find_spec("transformers") is None:
+            raise UsageError(
+                f"model.spec = {spec!r} needs transformers, which is not installed here: pip install "
+                "'unlockstep[torch]'"
+            )
         if spec in PRESETS:
             return PRESETS[spec](vocabulary_size)
         if spec.endswith(".json"):

@@ -227,3 +227,9 @@ def test_a_factory_that_raises_is_the_user_s_to_mend(tmp_path: Path, monkeypatch
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UsageError, match=r"model.spec = 'booming:boom' fails \(RuntimeError: boom in factory\): mend"):
         build_model("booming:boom", 256, 0)
+
+
+def test_a_preset_without_transformers_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="needs transformers, which is not installed here: pip install 'unlockstep"):
+        build_model("llama-tiny", 256, seed=0)

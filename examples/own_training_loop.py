@@ -2,6 +2,7 @@
 
     python examples/own_training_loop.py                                        starts a syncer of its own
     python examples/own_training_loop.py --syncer http://HOST:7077 --name a     joins one that runs: start several
+    ... --syncer https://HOST:7077 --ca ca.pem --token-file a.token --name a    one that asks for a token, over TLS
 
 The model learns to continue sine waves; model, optimizer and data are as plain as they come.
 """
@@ -14,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -32,11 +34,11 @@ def waves(batches: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
         yield points[:, :32], points[:, 32:]
 
 
-def train(syncer: str, name: str | None) -> None:
+def train(syncer: str, name: str | None, ca: Path | None = None, token: Path | None = None) -> None:
     model = nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     data = waves(10_000, seed=torch.seed())  # A seed drawn anew: every learner needs data of its own.
-    with unlockstep.Learner(model, optimizer, syncer=syncer, name=name) as learner:  # + joins, loads the parameters
+    with unlockstep.Learner(model, optimizer, syncer=syncer, name=name, ca=ca, token=token) as learner:  # + joins
         for step, (inputs, targets) in enumerate(data):
             loss = nn.functional.mse_loss(model(inputs), targets)
             loss.backward()
@@ -78,9 +80,14 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--syncer", help="address of a running syncer, http://host:port")
     parser.add_argument("--name", help="name of this learner")
+    parser.add_argument("--ca", type=Path, help="file of the certificate that vouches for the syncer's")
+    parser.add_argument("--token-file", type=Path, help="file of the token that the syncer asks for")
     arguments = parser.parse_args()
-    if arguments.syncer is not None:
-        train(arguments.syncer, arguments.name)
-    else:
-        with own_syncer() as url:
-            train(url, arguments.name)
+    try:
+        if arguments.syncer is not None:
+            train(arguments.syncer, arguments.name, arguments.ca, arguments.token_file)
+        else:
+            with own_syncer() as url:
+                train(url, arguments.name)
+    except (unlockstep.UsageError, unlockstep.LearnerFailed) as error:
+        raise SystemExit(f"error: {error}") from None

@@ -140,4 +140,4 @@ def test_an_evaluator_whose_token_is_taken_away_says_so_once_and_returns_when_it
 
     asyncio.run(asyncio.wait_for(run(), WAIT_S))
     assert caplog.text.count("does not accept the token shown") == 1
-    assert "--token-file; trying again" in caplog.text
+    assert "(in Python: token=); trying again" in caplog.text

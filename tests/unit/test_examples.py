@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from support.live_run import small_config
+from support.secret_files import secrets_in
+from support.syncer_thread import syncer_thread
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -31,6 +35,26 @@ def test_a_loop_of_ones_own_trains_with_a_syncer_of_its_own(
     assert "a: the run has finished" in shown
     losses = [float(number) for number in re.findall(r"loss ([\d.]+)$", shown, re.MULTILINE)]
     assert losses[-1] < losses[0] / 3
+
+
+def test_a_loop_of_ones_own_joins_a_secured_run_or_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example = str(EXAMPLES / "own_training_loop.py")
+    secrets = secrets_in(tmp_path / "secrets")
+    access = ["--ca", str(secrets.ca), "--token-file", str(secrets.folder / "learner.token")]
+
+    def run(url: str, *arguments: str) -> None:
+        monkeypatch.setattr(sys, "argv", [example, "--name", "a", "--syncer", url, *arguments])
+        runpy.run_path(example, run_name="__main__")
+
+    with syncer_thread(small_config(), tmp_path, security=secrets.server()) as syncer:
+        with pytest.raises(SystemExit, match=r"^error: .* with --ca \(in Python: ca=\)"):
+            run(syncer.url)
+        with pytest.raises(SystemExit, match=r"^error: .* asks for a token; .* \(in Python: token=\)"):
+            run(syncer.url, *access[:2])
+        run(syncer.url, *access)
+    assert "a: the run has finished" in capsys.readouterr().out
 
 
 def test_at_most_four_lines_make_a_loop_a_learner() -> None:

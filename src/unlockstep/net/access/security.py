@@ -114,7 +114,10 @@ class ClientSecurity:
         """
         status = getattr(error, "status", None)
         if status == 401:
-            return f"the syncer at {url} does not accept the token shown; give another with --token-file"
+            return (
+                f"the syncer at {url} does not accept the token shown; give another with --token-file (in Python: "
+                "token=)"
+            )
         if status == 403:
             return f"the syncer at {url} does not allow this with the token shown; give one of another role"
         if status == 421:
@@ -133,8 +136,11 @@ class ClientSecurity:
         if not url.startswith("https://"):
             return f"what answers at {url} hung up; if it speaks TLS, write https://, else check the address"
         if self.cert is None:
-            return f"the syncer at {url} hung up; if it asks for certificates (--client-ca), give --cert and --key"
-        return f"the syncer at {url} hung up; it may not accept the certificate of --cert: see its audit.jsonl"
+            return (
+                f"the syncer at {url} hung up; if it asks for certificates (--client-ca), give --cert and --key "
+                "(in Python: cert= and key=)"
+            )
+        return f"the syncer at {url} hung up; it may not accept the certificate shown: see its audit.jsonl"
 
 
 NO_SECURITY = ClientSecurity()
@@ -189,7 +195,9 @@ class ServerSecurity:
         if self.tokens is None:
             return EVERYBODY
         if authorization is None:
-            raise TokenRefused("this syncer asks for a token; give one with --token-file or UNLOCKSTEP_TOKEN")
+            raise TokenRefused(
+                "this syncer asks for a token; give one with --token-file or UNLOCKSTEP_TOKEN (in Python: token=)"
+            )
         if not authorization.startswith(_BEARER):
             raise TokenRefused("this syncer asks for a bearer token, 'Authorization: Bearer TOKEN'")
         return self.tokens.identify(authorization.removeprefix(_BEARER).strip())

@@ -169,11 +169,14 @@ def explained_to_client(error: ssl.SSLError, url: str, ca: Path | None) -> str:
     if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"):
         return f"what answers at {url} does not speak TLS; write http:// if that is meant, or start it with --secrets"
     if "ALERT_CERTIFICATE_REQUIRED" in reason:
-        return f"the syncer at {url} asks for a certificate; give --cert and --key, made with `unlockstep certs client`"
+        return (
+            f"the syncer at {url} asks for a certificate; give --cert and --key (in Python: cert= and key=), made with "
+            "`unlockstep certs client`"
+        )
     if "CERTIFICATE_EXPIRED" in reason:
-        return f"the syncer at {url} says that the certificate of --cert has expired; ask for a new one"
+        return f"the syncer at {url} says that the certificate shown has expired; ask for a new one"
     if "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason or "DECRYPT" in reason):
-        return f"the syncer at {url} does not accept the certificate of --cert; give one that its authority has signed"
+        return f"the syncer at {url} does not accept the certificate shown; give one that its authority has signed"
     if "PROTOCOL_VERSION" in reason or "UNSUPPORTED_PROTOCOL" in reason:
         return f"the syncer at {url} does not speak TLS 1.2 or newer; use one that does"
     return f"no TLS connection to {url} ({reason or error}); check that it is an unlockstep syncer"
@@ -198,7 +201,7 @@ def _certificate_explained(error: ssl.SSLCertVerificationError, url: str, ca: Pa
     if ca is None:
         return (
             f"nobody this machine trusts vouches for the syncer at {url}; give the ca.pem of its `unlockstep certs` "
-            "with --ca"
+            "with --ca (in Python: ca=)"
         )
     return f"{ca} does not vouch for the syncer at {url}; take the ca.pem of that syncer, if it is the one you mean"
 

@@ -111,18 +111,19 @@ def test_a_certificate_that_nobody_here_knows_asks_for_the_authority(secrets: Se
     trusting_the_system = ClientSecurity()
     _, error = handshake(context_of(secrets.server()), client_context(trusting_the_system))
     assert error is not None
-    assert "give the ca.pem of its `unlockstep certs` with --ca" in str(trusting_the_system.refused(error, URL))
+    sentence = "give the ca.pem of its `unlockstep certs` with --ca (in Python: ca=)"
+    assert sentence in str(trusting_the_system.refused(error, URL))
 
 
 CLIENTS: dict[str, tuple[Callable[[Secrets], object], str | None, str, str]] = {
     "sound": (lambda s: s.add_client("c"), "c", "", ""),
     "none": (lambda s: None, None, "the client has no certificate", "asks for a certificate; give --cert and --key"),
-    "expired": (lambda s: s.add_client("c", expired=True), "c", "has expired", "the certificate of --cert has expired"),
+    "expired": (lambda s: s.add_client("c", expired=True), "c", "has expired", "the certificate shown has expired"),
     "foreign": (
         lambda s: s.add_client("c", authority=other_authority()),
         "c",
         "is not one of ours",
-        "does not accept the certificate of --cert",
+        "does not accept the certificate shown",
     ),
 }
 
@@ -289,4 +290,4 @@ def test_who_hangs_up_without_a_word_may_have_meant_something() -> None:
     assert "if it speaks TLS, write https://" in str(NO_SECURITY.explained(hung_up, "http://10.0.0.1:1"))
     assert "if it asks for certificates" in str(NO_SECURITY.explained(hung_up, URL))
     with_cert = ClientSecurity(cert=Path("c"), key=Path("k"))
-    assert "may not accept the certificate of --cert" in str(with_cert.explained(ConnectionResetError(), URL))
+    assert "may not accept the certificate shown" in str(with_cert.explained(ConnectionResetError(), URL))

@@ -7,7 +7,9 @@ decide what they protect (``net.access.security``).
 
 from __future__ import annotations
 
+import logging
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +20,8 @@ from unlockstep.core.errors import UsageError
 if TYPE_CHECKING:
     from unlockstep.net.access.security import ClientSecurity, ServerSecurity
     from unlockstep.net.wire.listening import Endpoint
+
+_log = logging.getLogger("unlockstep.cli")
 
 TOKEN_VARIABLE = "UNLOCKSTEP_TOKEN"
 CA_VARIABLE = "UNLOCKSTEP_CA"
@@ -53,7 +57,19 @@ def client_security(ca: Path | None, cert: Path | None, key: Path | None, token_
     ca_text, token = os.environ.get(CA_VARIABLE, ""), os.environ.get(TOKEN_VARIABLE, "")
     if ca is None and ca_text:
         ca = Path(ca_text)
+    if token_file is None and _is_path(token):
+        _log.warning(
+            "%s looks like the path of a file; it is to hold the token itself, and --token-file takes a path",
+            TOKEN_VARIABLE,
+        )
     return ClientSecurity.of(ca, cert, key, token_file if token_file is not None else token or None)
+
+
+def _is_path(token: str) -> bool:
+    """Whether somebody may have written down where a token is, in the place of the token."""
+    with suppress(OSError, ValueError):
+        return token.endswith(".token") or (token != "" and Path(token).is_file())
+    return False
 
 
 def server_security(

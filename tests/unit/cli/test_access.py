@@ -52,6 +52,19 @@ def test_a_wrong_environment_is_one_sentence(secrets: Secrets, monkeypatch: pyte
         client_security(None, None, None, None)
 
 
+def test_a_path_in_the_place_of_a_token_is_pointed_out(
+    secrets: Secrets, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is shown all the same: who says that a token may not look so?"""
+    file = secrets.folder / "learner.token"
+    for told, count in ((str(secrets.ca), 1), ("gone/learner.token", 2), (secrets.token("learner"), 2), ("x" * 256, 2)):
+        monkeypatch.setenv("UNLOCKSTEP_TOKEN", told)
+        assert client_security(None, None, None, None).headers(HTTPS) == {"Authorization": f"Bearer {told}"}
+        assert client_security(None, None, None, file).headers(HTTPS)
+        assert caplog.text.count("UNLOCKSTEP_TOKEN looks like the path of a file; it is to hold the token") == count
+    assert "gone" not in caplog.text
+
+
 def test_a_folder_of_secrets_is_certificate_key_and_tokens_in_one(secrets: Secrets) -> None:
     assert server_security(secrets.folder, None, None, None, None).is_complete
     assert server_security(secrets.folder, None, None, None, secrets.ca).is_complete

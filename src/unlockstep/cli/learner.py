@@ -191,7 +191,7 @@ class Report:
         from unlockstep.cli.output import print_json
 
         seconds, reason = time.perf_counter() - self._began_s, ended or "asked to stop"
-        self._log.info("%s after %d steps, %d tokens in %.1f s", reason, self._steps, self._tokens, seconds)
+        self._log.info("%s; trained %d steps, %d tokens in %.1f s", reason, self._steps, self._tokens, seconds)
         if as_json:
             print_json(
                 {

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from unlockstep.checkers import Violation
+    from unlockstep.config import RunConfig
     from unlockstep.core.events import Event
     from unlockstep.core.options import ProtocolOptions
     from unlockstep.report.accounting import Accounting
@@ -38,14 +39,15 @@ def report(
     from unlockstep.cli.output import print_json, wide_console
     from unlockstep.core.errors import UsageError
 
-    folder, header, events, options = _open(run)
+    folder, header, events, config = _open(run)
+    options = config.protocol
     if check and header.continues is not None:
         raise UsageError(
             f"{events.path} begins in the middle of the run, and its beginning is with the syncer that led before; to "
             f"have it checked, call it {_own_name(events)} and put {header.continues.file} of that one beside it"
         )
     checks = _check(events, options) if check else None
-    summary = _summarise(folder, header, events, options, is_checked=check)
+    summary = _summarise(folder, header, events, config, is_checked=check)
     console = wide_console(stderr=as_json)
     if as_json:
         print_json(_record(header, summary, checks))
@@ -69,7 +71,7 @@ def _own_name(events: Events) -> str:
     return part_path(events.path, life, 1).name
 
 
-def _open(run: Path) -> tuple[Path, Header, Events, ProtocolOptions]:
+def _open(run: Path) -> tuple[Path, Header, Events, RunConfig]:
     """Folder, log and settings of a run.
 
     Raises:
@@ -92,7 +94,7 @@ def _open(run: Path) -> tuple[Path, Header, Events, ProtocolOptions]:
     config = run_config.load(config_file)
     if run_config.digest(config) != header.config_digest:
         raise UsageError(f"{config_file} is not the configuration that {log_file} was written under; restore it")
-    return folder, header, events, config.protocol
+    return folder, header, events, config
 
 
 def _check(events: Iterable[Event], options: ProtocolOptions) -> dict[str, list[Violation]]:
@@ -124,9 +126,7 @@ def _transfer_ns(events: Iterable[Event], options: ProtocolOptions) -> int:
     return longest_ns
 
 
-def _summarise(
-    folder: Path, header: Header, events: Events, options: ProtocolOptions, is_checked: bool
-) -> Summary | None:
+def _summarise(folder: Path, header: Header, events: Events, config: RunConfig, is_checked: bool) -> Summary | None:
     """What the run amounts to; None if its log contradicts itself so badly that nobody can tell.
 
     Raises:
@@ -137,16 +137,16 @@ def _summarise(
     from unlockstep.report.summary import Summary
 
     try:
-        accounting = account(events, options)
+        accounting = account(events, config.protocol)
     except LookupError:
         if not is_checked:
             raise UsageError(f"{events.path} contradicts itself and cannot be summed up; --check says where") from None
         return None
-    ending, sentence = _ending(folder, accounting)
+    ending, sentence = _ending(folder, accounting, config)
     return Summary(header.run, ending, sentence, accounting, _files(folder, events.path))
 
 
-def _ending(folder: Path, accounting: Accounting) -> tuple[str, str]:
+def _ending(folder: Path, accounting: Accounting, config: RunConfig) -> tuple[str, str]:
     """How the run ended, and why: in the words of whoever watched it, or as the log has it."""
     import msgspec
 
@@ -161,9 +161,24 @@ def _ending(folder: Path, accounting: Accounting) -> tuple[str, str]:
         return told.ending, told.sentence
     except (OSError, msgspec.DecodeError):
         pass
+    if accounting.ended and (stopped := stopped_early(accounting, config)) is not None:
+        return "stopped", stopped
     if accounting.ended:
         return "finished", "the run has finished"
     return "unfinished", "its log ends before the run does: it goes on, or was cut short"
+
+
+def stopped_early(accounting: Accounting, config: RunConfig) -> str | None:
+    """A sentence, if the run had not come as far as its settings say; None: it had, or that cannot be told."""
+    from unlockstep.core.run_states import how_ended
+
+    steps_max, tokens_max = config.run.steps, config.run.tokens
+    if tokens_max:
+        trained = round(accounting.ledger.trained)
+        return f"the run was stopped at {trained} of {tokens_max} tokens" if trained < tokens_max else None
+    if config.data.epochs or 0 < steps_max <= accounting.clock:
+        return None
+    return how_ended(True, accounting.clock, steps_max)
 
 
 def _files(folder: Path, log_file: Path) -> Files:

@@ -224,8 +224,10 @@ def _summarise(config: RunConfig, folder: Path, outcome: Outcome) -> Summary | N
     import msgspec
 
     from unlockstep import runlog
+    from unlockstep.cli.report import stopped_early
     from unlockstep.cli.run_folder import CONFIG_FILE, MODEL_FOLDER, RUN_LOG_FILE
     from unlockstep.core.errors import UsageError
+    from unlockstep.launch.local import Ending
     from unlockstep.report.accounting import account
     from unlockstep.report.summary import Files, Summary
 
@@ -242,7 +244,10 @@ def _summarise(config: RunConfig, folder: Path, outcome: Outcome) -> Summary | N
         logs=str(folder / LOG_FOLDER),
         summary=str(folder / SUMMARY_FILE),
     )
-    summary = Summary(header.run, outcome.ending.value, outcome.sentence, accounting, files)
+    ending, sentence = outcome.ending.value, outcome.sentence
+    if outcome.ending is Ending.FINISHED and (stopped := stopped_early(accounting, config)) is not None:
+        ending, sentence = "stopped", stopped
+    summary = Summary(header.run, ending, sentence, accounting, files)
     (folder / SUMMARY_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(summary)) + b"\n")
     return summary
 

@@ -60,7 +60,7 @@ def examine(
     if join.incarnation > 0 and (member is None or not member.owns(join.incarnation)):
         return JoinRefused(JoinRefusal.SUPERSEDED, f"another process has joined under the name {join.learner}")
     if is_over or (finished and (member is None or not member.owns(join.incarnation))):
-        return JoinRefused(JoinRefusal.RUN_FINISHED, "the run has finished; start a new one")
+        return JoinRefused(JoinRefusal.RUN_FINISHED, "the run is over; start a new one")
     is_out = member is not None and member.state is MemberState.QUARANTINED
     # However many processes come and go under its name; and one that was shut out itself has to begin anew first.
     if member is not None and is_out and (join.incarnation > 0 or now_ns < member.out_until_ns):

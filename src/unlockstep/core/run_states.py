@@ -38,3 +38,18 @@ MOVES: dict[RunState, dict[RunMove, RunState]] = {
     RunState.DRAINING: {RunMove.END: RunState.FINISHED},
     RunState.FINISHED: {},
 }
+
+
+def how_ended(is_stopped: bool, clock: int, steps_max: int) -> str:
+    """What everybody is told at the end.
+
+    Args:
+        is_stopped: somebody has asked for it.
+        clock: the syncer's.
+        steps_max: of the run; 0: it is not its steps that end it.
+    """
+    if not is_stopped:
+        return "the run has finished"
+    return (
+        f"the run was stopped at {clock} of {steps_max} steps" if steps_max else f"the run was stopped at step {clock}"
+    )

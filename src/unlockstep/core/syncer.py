@@ -99,7 +99,7 @@ from unlockstep.core.options import Dealing, ProtocolOptions, RollbackOptions
 from unlockstep.core.outbox import Outbox
 from unlockstep.core.reasons import DepartureReason, JoinRefusal, Recovered, RefusalReason
 from unlockstep.core.rounds import Pace, Rounds
-from unlockstep.core.run_states import MOVES, RunMove, RunState
+from unlockstep.core.run_states import MOVES, RunMove, RunState, how_ended
 from unlockstep.core.saved import SavedRun
 from unlockstep.core.shapes import check_shape
 from unlockstep.core.status import Status
@@ -686,7 +686,8 @@ class SyncerCore:
         ledger, data = self._ledger.status(), self._leasing.status()
         self._outbox.log(RunFinished(now_ns, self._members.clock, versions, under_way, ledger, data))
         self._outbox.save()
-        self._outbox.act(Announce(Stop("the run has finished")))
+        steps_max = 0 if self._tokens_max or self._leasing.ends_run else self._steps_max
+        self._outbox.act(Announce(Stop(how_ended(self.is_stopped, self._members.clock, steps_max))))
         self._outbox.act(RunEnded())
 
     def _move(self, move: RunMove) -> None:

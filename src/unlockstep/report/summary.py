@@ -38,7 +38,8 @@ class Summary(msgspec.Struct, frozen=True):
 
     run: str
     ending: str
-    """``finished``, ``failed``, ``interrupted``, or ``unfinished``: it goes on, or was cut short."""
+    """``finished``, ``stopped`` before its end, ``failed``, ``interrupted``, or ``unfinished``: it goes on,
+    or was cut short."""
     sentence: str
     """Why it ended."""
     accounting: Accounting
@@ -88,9 +89,8 @@ def _indented(part: Table | Text) -> Padding:
 
 def _headline(summary: Summary) -> Text:
     accounting = summary.accounting
-    style = {"finished": "bold green", "interrupted": "bold yellow", "unfinished": "bold yellow"}.get(
-        summary.ending, "bold red"
-    )
+    early = dict.fromkeys(("stopped", "interrupted", "unfinished"), "bold yellow")
+    style = {"finished": "bold green", **early}.get(summary.ending, "bold red")
     trained = f"{accounting.clock:,} steps and {accounting.ledger.trained:,.0f} tokens"
     ending = (f"{summary.run}: {summary.ending}", style)
     return Text.assemble(ending, f" after {trained} in {duration(accounting.duration_ns)}")

@@ -16,14 +16,20 @@ from unlockstep.cli import app, exits
 from unlockstep.core.events import Event, FragmentAdopted, FragmentCommitted, RoundOpened, SyncerResumed
 from unlockstep.runlog import Header, RunLogWriter
 
-CONFIG = run_config.RunConfig(protocol=OPTIONS)
+CONFIG = run_config.RunConfig(run=run_config.RunSection(steps=5), protocol=OPTIONS)
 COMMITTED = event(FragmentCommitted)
 BAD = changed(COMMITTED, version=2)
 
 
-def folder_of(path: Path, events: Iterable[Event], config: run_config.RunConfig = CONFIG) -> Path:
+def folder_of(
+    path: Path,
+    events: Iterable[Event],
+    config: run_config.RunConfig = CONFIG,
+    written: run_config.RunConfig | None = None,
+) -> Path:
     """A run folder as a syncer leaves it."""
-    (path / "config.toml").write_text(run_config.dumps(CONFIG), encoding="utf-8")
+    path.mkdir(exist_ok=True)
+    (path / "config.toml").write_text(run_config.dumps(written or CONFIG), encoding="utf-8")
     with RunLogWriter(path / "run.jsonl", Header(run="night", config_digest=run_config.digest(config))) as log:
         log.write(events)
     return path
@@ -38,6 +44,21 @@ def test_a_run_is_summed_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     out = shown(capsys)
     assert "night: finished after 5 steps and 100 tokens" in out
     assert "kept" not in out
+
+
+@pytest.mark.parametrize(
+    ("length", "of"), [({"steps": 2000}, "5 of 2000 steps"), ({"steps": 5, "tokens": 101}, "100 of 101 tokens")]
+)
+def test_a_run_that_was_stopped_early_has_not_finished(
+    length: dict[str, int], of: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = msgspec.structs.replace(CONFIG, run=run_config.RunSection(**length))
+    folder = str(folder_of(tmp_path, GOOD, config, config))
+    assert app.run(["report", folder]) == exits.DONE
+    assert "night: stopped after 5 steps and 100 tokens" in shown(capsys)
+    assert app.run(["report", folder, "--json"]) == exits.DONE
+    told = json.loads(capsys.readouterr().out)
+    assert (told["ending"], told["sentence"]) == ("stopped", f"the run was stopped at {of}")
 
 
 def test_its_log_will_do_as_well_as_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -72,7 +72,7 @@ def test_an_overlong_name_is_not_repeated_in_full() -> None:
 
 def test_a_run_that_ends_takes_nobody() -> None:
     assert refused(join("a"), finished=True) == JoinRefused(
-        JoinRefusal.RUN_FINISHED, "the run has finished; start a new one"
+        JoinRefusal.RUN_FINISHED, "the run is over; start a new one"
     )
 
 

@@ -88,6 +88,20 @@ def test_a_run_ends_with_its_last_token() -> None:
     assert stage.of(RunFinishing)[0].reason == "60 tokens of 60 are trained"
 
 
+@pytest.mark.parametrize(
+    ("steps_max", "stops", "said"),
+    [(1, False, "the run has finished"), (50, True, "the run was stopped at 2 of 50 steps")],
+)
+def test_a_run_that_is_stopped_early_is_not_said_to_have_finished(steps_max: int, stops: bool, said: str) -> None:
+    stage = running("a", steps_max=steps_max)
+    stage.step("a")
+    if stops:
+        stage.tell(EndRun("enough"))
+    stage.step("a", last=True, clock=1)
+    give_all(stage, "a")
+    assert announced(stage) == [Finish(), Stop(said)]
+
+
 def test_every_learner_finishes_its_step_before_the_last_rounds_begin() -> None:
     stage = finishing("a", "b")
     stage.step("a", last=True)
@@ -102,7 +116,7 @@ def test_one_last_round_of_every_fragment_collects_what_is_left_and_all_say_good
     give_all(stage, "a", "b")
     assert [(event.fragment, event.version) for event in stage.of(FragmentCommitted)] == [(0, 1), (1, 1)]
     assert stage.of(RunFinished)[0].versions == (1, 1)
-    assert announced(stage) == [Finish(), Stop("the run has finished")]
+    assert announced(stage) == [Finish(), Stop("the run was stopped at step 2")]
     assert stage.actions[-1] == RunEnded()
     assert len(stage.acted(RunEnded)) == 1
     ledger = stage.ledger

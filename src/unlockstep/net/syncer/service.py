@@ -553,7 +553,7 @@ class SyncerService:
         for notice in self.storehouse.newest() if self.storehouse is not None else ():
             self._send(connection, encode(Published(notice, clock)))
         if self.over.is_set():
-            self._send(connection, encode(Stop("the run has finished")))
+            self._send(connection, encode(Stop("the run is over")))
 
     def hear_observer(self, connection: Connection, message: LearnerMessage) -> None:
         """Raises RemoteProtocolError if it is anything but an evaluation under its own name."""

@@ -160,7 +160,7 @@ class Keeper:
     def _deposed(self) -> Deposed:
         leader = read_beat(self._store.place)
         where = f" at {leader.url}" if leader is not None and leader.epoch > self.life else ""
-        return Deposed(f"another syncer{where} has taken over run {self._run}; this one steps down")
+        return Deposed(f"another syncer{where} has taken over run {self._run!r}; this one steps down")
 
 
 def take_up(

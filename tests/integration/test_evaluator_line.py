@@ -77,7 +77,7 @@ def test_an_evaluator_gives_up_in_the_end(tmp_path: Path) -> None:
             pass
         impatient = small_config(protocol=msgspec.structs.replace(CONFIG.protocol, away_s_max=1.0))
         line = Line(impatient, live.url, "eval", NO_SECURITY)
-        with pytest.raises(RunFailed, match=r"run small was over and has not come back for 1 s .*; start the eval"):
+        with pytest.raises(RunFailed, match=r"run 'small' was over and has not come back for 1 s .*; start the eval"):
             await Replica(LAYOUT.fragment_count).follow(line, LAYOUT)
 
     asyncio.run(run())

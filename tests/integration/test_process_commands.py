@@ -186,7 +186,7 @@ def test_a_syncer_ends_the_run_in_order_when_told_to(number: int, start: Start, 
     assert "listens on http://127.0.0.1:" in syncer.stdout.readline()
     code, out, err = ends_after(syncer, number)
     assert code == exits.SIGNALLED + number and "Traceback" not in err, err
-    assert "run run was stopped at clock 0" in out
+    assert "run 'run' was stopped at clock 0" in out
     assert isinstance(events(folder / "run.jsonl")[-1], RunFinished)
 
 

@@ -66,7 +66,7 @@ def test_a_standby_goes_on_when_the_leader_freezes_or_dies(start: Start, tmp_pat
             os.kill(leader.pid, signal.SIGCONT)
             code, said = finished(leader)
             assert code == exits.FAILED
-            assert f"another syncer at {second} has taken over run small; this one steps down" in said
+            assert f"another syncer at {second} has taken over run 'small'; this one steps down" in said
         after = read_status(second, "small")
         until(second, lambda status: status.rounds_committed >= after.rounds_committed + 5)
         assert all(learner.lives == {1, 2} for learner in learners)
@@ -110,7 +110,7 @@ def test_a_standby_whose_run_comes_to_its_end_has_done_what_it_was_asked_to(star
         assert finished(leader)[0] == exits.DONE
     code, said = finished(standby)
     assert code == exits.DONE
-    assert "run small has finished; there is nothing to take over" in said
+    assert "run 'small' has finished; there is nothing to take over" in said
 
 
 def test_a_syncer_killed_before_its_last_versions_were_fetched_brings_the_end_about_once_more(

@@ -176,7 +176,7 @@ class Line:
                     self.complain(error)
                     if loop.time() >= until_s:
                         raise RunFailed(
-                            f"the syncer went away before run {self._run} was over and has not come back for "
+                            f"the syncer went away before run {self._run!r} was over and has not come back for "
                             f"{self._timeouts.away_s:g} s ({error}); start the evaluator again when it is there"
                         ) from None
                 else:
@@ -353,7 +353,7 @@ async def _first_parameters(config: RunConfig, line: Line, early: AsyncExitStack
 
     for pause_s in line.pauses():
         observer, _ = await early.enter_async_context(line.connection(Layout((), LayoutMethod.BALANCED)))
-        _log.info("observes run %s and waits for the first parameters", config.run.name)
+        _log.info("observes run %r and waits for the first parameters", config.run.name)
         async for _ in observer.messages():
             return await asyncio.to_thread(Examiner, config)
         await early.aclose()

@@ -24,4 +24,4 @@ def stop(
     from unlockstep.net.clients.observer import end_run
 
     name = end_run(url, run, client_security(ca, cert, key, token_file))
-    print(f"run {name} is ending")
+    print(f"run {name!r} is ending")

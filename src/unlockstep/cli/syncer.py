@@ -180,7 +180,7 @@ async def _serve(
         except RunOver:
             if not standby:
                 raise
-            _log.info("run %s has finished; there is nothing to take over", config.run.name)
+            _log.info("run %r has finished; there is nothing to take over", config.run.name)
             return True
 
 
@@ -219,7 +219,7 @@ def _say_waiting(config: RunConfig, url: str, as_json: bool) -> None:
     if as_json:
         print_json({"run": config.run.name, "url": url, "standby": True})
     else:
-        print(f"standby of run {config.run.name} waits at {url}", flush=True)
+        print(f"standby of run {config.run.name!r} waits at {url}", flush=True)
 
 
 async def _lead(
@@ -242,7 +242,7 @@ async def _lead(
         if as_json:
             print_json({"run": config.run.name, "url": url, "folder": str(folder)})
         else:
-            print(f"syncer of run {config.run.name} listens on {url}, run log in {folder}", flush=True)
+            print(f"syncer of run {config.run.name!r} listens on {url}, run log in {folder}", flush=True)
 
     with ExitStack() as stack:
         core, run_log, keeper, taken = _begin_or_resume(config, folder, store, stack)
@@ -260,7 +260,7 @@ async def _lead(
         print_json(status)
     else:
         how = "was stopped" if core.is_stopped else status.state
-        print(f"run {config.run.name} {how} at clock {status.clock} after {status.rounds_committed} commits")
+        print(f"run {config.run.name!r} {how} at clock {status.clock} after {status.rounds_committed} commits")
     return not asked.is_set()
 
 
@@ -299,5 +299,5 @@ def _begin_or_resume(
     for sentence in taken.damaged:
         _log.warning("%s; an earlier save is used", sentence)
     log, keeper.life = resumed_run_log(folder, config, keeper.life, taken.snapshot.log)
-    _log.info("resumes run %s at clock %d, life %d of its syncer", run.name, saved.clock, keeper.life)
+    _log.info("resumes run %r at clock %d, life %d of its syncer", run.name, saved.clock, keeper.life)
     return core, stack.enter_context(log), keeper, taken

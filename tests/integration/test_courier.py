@@ -162,6 +162,17 @@ def test_a_state_arrives_as_it_was_given(make_carrier: MakeCarrier, server: Body
     asyncio.run(run())
 
 
+def test_a_state_for_which_no_machine_has_room_is_not_to_be_had(make_carrier: MakeCarrier, server: BodyServer) -> None:
+    """How large it is, a syncer says, and it may say anything: the learner goes on without it."""
+
+    async def run() -> None:
+        async with site.courier_of(make_carrier(server.url)) as courier:
+            with pytest.raises(OSError, match="there is no room for 9007199254740992 bytes"):
+                await courier.take_state("/state", {}, 2**53, "00" * 32)
+
+    asyncio.run(run())
+
+
 def test_what_is_not_to_be_had_is_said_in_a_sentence(make_carrier: MakeCarrier, server: BodyServer) -> None:
     async def run() -> None:
         server.status = 422

@@ -32,7 +32,7 @@ import numpy as np
 from unlockstep.core.chunks import Float32
 from unlockstep.core.errors import LocalProtocolError
 from unlockstep.core.messages import HandedOver
-from unlockstep.net.courier.courier import CarrierDied, Parcel, ThreadCarrier
+from unlockstep.net.courier.courier import CarrierDied, Parcel, ThreadCarrier, own_memory
 from unlockstep.net.courier.jobs import (
     Forget,
     FrameReader,
@@ -187,7 +187,7 @@ class ChildCarrier:
             file = file or MemoryFile(max(size, self._memory_bytes))
         except OSError as error:
             _log.warning("there is no room for memory to share with the courier (%s); a thread does its job", error)
-            return Parcel(np.empty(size, np.uint8))
+            return own_memory(size)
         return Parcel(file.bytes[:size], file)
 
     def unpack(self, parcel: Parcel, offset: int, count: int) -> Float32:

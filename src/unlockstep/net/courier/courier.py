@@ -13,6 +13,7 @@ becomes of a job whose carrier dies under it. Does not decide what a job is made
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -93,6 +94,15 @@ class Parcel:
     def floats(self, count: int, offset: int = 0) -> Float32:
         """float32[count], without a copy."""
         return self.bytes[offset : offset + 4 * count].view(np.float32)
+
+
+def own_memory(size: int) -> Parcel:
+    """Memory of this process alone, in bytes. Raises OSError if there is no room for it: how much is asked for may be
+    what a syncer has said."""
+    try:
+        return Parcel(np.empty(size, np.uint8))
+    except MemoryError:
+        raise OSError(errno.ENOMEM, f"there is no room for {size} bytes") from None
 
 
 class Carrier(Protocol):
@@ -310,7 +320,7 @@ class ThreadCarrier:
 
     def pack(self, size: int) -> Parcel:
         """See ``Carrier``."""
-        return Parcel(np.empty(size, np.uint8))
+        return own_memory(size)
 
     async def carry(self, job: Job, parcel: Parcel) -> Result:
         """See ``Carrier``."""

@@ -27,6 +27,9 @@ from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 _TAIL_BYTES = 16 * 1024
 """How much of the end of an output file is looked at for its last lines."""
 
+AGAIN_S = 0.5
+"""A signal that comes sooner after the first is the same request, sent to this process and to its group."""
+
 _REAP_S = 0.1
 """How often the end of a process is looked for while it is waited for; a signal of its end comes sooner."""
 
@@ -39,7 +42,8 @@ class Wakeup:
 
     def __init__(self) -> None:
         self.stop_signals: list[signal.Signals] = []
-        """SIGINT, SIGTERM and SIGHUP as they arrived."""
+        """SIGINT, SIGTERM and SIGHUP as they arrived, but for what came in one moment with the first."""
+        self._first_s = 0.0
 
     def __enter__(self) -> Self:
         self._read, self._write = os.pipe()
@@ -68,7 +72,12 @@ class Wakeup:
             os.read(self._read, 4096)
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
-        if signum != signal.SIGCHLD:
+        if signum == signal.SIGCHLD:
+            return
+        now_s = time.monotonic()
+        if not self.stop_signals:
+            self._first_s = now_s
+        if not self.stop_signals or now_s - self._first_s >= AGAIN_S:
             self.stop_signals.append(signal.Signals(signum))
 
 

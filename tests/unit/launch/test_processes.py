@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from unlockstep.core.errors import UsageError
+from unlockstep.launch import processes as process_module
 from unlockstep.launch.processes import Exit, Processes, Wakeup, last_lines
 
 FAR_S = 60.0
@@ -138,6 +139,20 @@ def test_a_second_signal_ends_the_patience(processes: Processes, wakeup: Wakeup,
     processes.stop(["a"], FAR_S)
     assert processes.running == ()
     assert wakeup.stop_signals == [signal.SIGINT]
+
+
+def test_a_signal_that_is_sent_twice_in_one_moment_is_one_request(wakeup: Wakeup) -> None:
+    """``timeout`` sends it to the process and to its group."""
+    for _ in range(2):
+        signal.raise_signal(signal.SIGTERM)
+    assert wakeup.stop_signals == [signal.SIGTERM]
+
+
+def test_two_signals_that_lie_apart_are_two(wakeup: Wakeup, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_module, "AGAIN_S", 0.0)
+    signal.raise_signal(signal.SIGTERM)
+    signal.raise_signal(signal.SIGINT)
+    assert wakeup.stop_signals == [signal.SIGTERM, signal.SIGINT]
 
 
 def test_an_error_leaves_nobody_behind(wakeup: Wakeup, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from support.gates import refusals
 from support.live_run import small_config
 from support.secret_files import other_authority, secrets_in, write_pair
 from support.syncer_thread import syncer_thread
@@ -42,6 +43,18 @@ def test_whoever_is_let_in_hears_by_whom_and_as_what(tmp_path: Path, capsys: pyt
     assert "ok   tls             TLSv1.3 with TLS_" in said and "days left" in said
     assert "ok   token           the token has the role learner" in said
     assert "ok   rate up" in said and "ok   rate down" in said and "ok   settings" in said
+
+
+def test_a_doctor_that_has_seen_enough_leaves_no_line_in_the_log_and_no_refusal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    secrets = secrets_in(tmp_path / "secrets")
+    with syncer_thread(CONFIG, tmp_path, security=secrets.server()) as syncer:
+        token = str(secrets.folder / "learner.token")
+        code, said = doctor(capsys, syncer.url, "--ca", str(secrets.ca), "--token-file", token)
+    assert code == exits.DONE, said
+    assert [record.getMessage() for record in caplog.records if record.levelname != "INFO"] == []
+    assert refusals(tmp_path) == []
 
 
 @pytest.mark.parametrize(

@@ -188,6 +188,19 @@ async def test_who_is_gone_in_the_middle_of_a_handshake_is_forgotten(tmp_path: P
 
 
 @on_loop
+async def test_who_hangs_up_during_the_handshake_was_not_refused(tmp_path: Path) -> None:
+    async with gated(tmp_path, secrets_in(tmp_path / "secrets").server()) as (gate, url):
+        for hello in (b"", b"\x16\x03\x01\x02\x00\x01"):
+            with socket.create_connection(url.removeprefix("https://").split(":"), WAIT_S) as line:
+                line.sendall(hello)
+                while not len(gate.guard):
+                    await asyncio.sleep(0)
+            while len(gate.guard):
+                await asyncio.sleep(0)
+        assert refusals(tmp_path) == []
+
+
+@on_loop
 async def test_who_does_not_read_its_answer_is_cut(tmp_path: Path) -> None:
     async def endless(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()

@@ -1,11 +1,13 @@
-"""How the syncer answers a request: JSON, and one sentence for everything that is refused.
+"""How the syncer answers a request: JSON, one sentence for everything that is refused, and the pieces of a long body.
 
 Decides the form. What is refused, and with which status, is decided where it is found out.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -27,6 +29,10 @@ SENTENCE = web.RequestKey("sentence", str)
 
 HUNG_UP = web.RequestKey("hung_up", bool)
 """Under which it holds that its client was gone before the answer was: nobody was refused."""
+
+
+CONNECTION_ERRORS = (aiohttp.ClientError, ConnectionError, ssl.SSLError)
+"""How it ends that a client is gone, or says what is no TLS any more."""
 
 
 class Refusal(Exception):
@@ -52,7 +58,7 @@ async def sentences(request: web.Request, handler: Handler) -> web.StreamRespons
         status, sentence = 400, str(error)
     except TimeoutError:
         status, sentence = 408, "the body stopped coming"
-    except (aiohttp.ClientError, ConnectionError, aiohttp.http_exceptions.HttpProcessingError) as error:
+    except (*CONNECTION_ERRORS, aiohttp.http_exceptions.HttpProcessingError) as error:
         status, sentence = 408, f"the body could not be read: {error}"
     except Exception:
         _log.exception("%s %s failed", request.method, request.path)
@@ -63,8 +69,8 @@ async def sentences(request: web.Request, handler: Handler) -> web.StreamRespons
 
 @contextmanager
 def begun(request: web.Request) -> Iterator[None]:
-    """For what follows the head of an answer: if that goes wrong the connection is cut. Whatever else was said would be
-    taken for a part of the body."""
+    """For an answer with a long body: if that goes wrong the connection is cut. Whatever else was said would be taken
+    for a part of the body."""
     try:
         yield
     except BaseException as error:
@@ -72,6 +78,12 @@ def begun(request: web.Request) -> Iterator[None]:
         if request.transport is not None:
             request.transport.abort()
         raise
+
+
+async def write(response: web.StreamResponse, piece: bytes | memoryview) -> None:
+    """A piece of a long body; others have their turn, be the client as fast as it may."""
+    await response.write(piece)
+    await asyncio.sleep(0)  # Only then may asyncio tell that the connection is lost; until it does, all is taken.
 
 
 def json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:

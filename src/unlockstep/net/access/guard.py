@@ -105,6 +105,8 @@ class Line(asyncio.Protocol):
             self.inner.data_received(data)
 
     def eof_received(self) -> bool | None:
+        if self._transport is not self._raw:
+            self.cut()  # Over TLS nobody hears who has said goodbye; asyncio would take, and drop, what is still said.
         return None if self.inner is None else self.inner.eof_received()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -135,9 +137,14 @@ class Line(asyncio.Protocol):
                 ssl_shutdown_timeout=TLS_SHUTDOWN_S_MAX,
             )
         except OSError as error:  # TLS's own errors, too
-            self._guard.refuse(self, Refused.TLS, explained_to_syncer(error))
+            why = explained_to_syncer(error)
+            if why is not None:
+                self._guard.refuse(self, Refused.TLS, why)
             transport = None
         if transport is not None and not transport.is_closing() and self.visitor is not None:
+            private = self._raw.get_protocol()
+            assert isinstance(private, asyncio.BufferedProtocol), "TLS is asyncio's"
+            self._raw.set_protocol(Unhurried(private, self._raw))
             self._open(transport)
         else:
             self._raw.abort()
@@ -151,6 +158,41 @@ class Line(asyncio.Protocol):
         early, self._early = self._early, []
         for data in early:
             self.inner.data_received(data)
+
+
+class Unhurried(asyncio.BufferedProtocol):
+    """Between a connection and its TLS, which writes on when the connection has room again.
+
+    If asyncio was still at the last write then, and the client is gone, it would end the connection twice, and say so
+    with a traceback.
+    """
+
+    def __init__(self, inner: asyncio.BufferedProtocol, transport: asyncio.Transport) -> None:
+        self._inner = inner
+        self._transport = transport
+
+    def get_buffer(self, sizehint: int) -> Any:
+        return self._inner.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._inner.buffer_updated(nbytes)
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._inner.connection_lost(error)
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """In the next turn of the loop."""
+        asyncio.get_running_loop().call_soon(self._resume)
+
+    def _resume(self) -> None:
+        if not self._transport.is_closing():
+            self._inner.resume_writing()
 
 
 class Guard:

@@ -209,12 +209,12 @@ def _certificate_explained(error: ssl.SSLCertVerificationError, url: str, ca: Pa
 # -------------------------------------------------------------------------------------------- what a syncer writes down
 
 
-def explained_to_syncer(error: Exception) -> str:
-    """Why a client's TLS handshake has failed, in a few words."""
+def explained_to_syncer(error: Exception) -> str | None:
+    """Why a client's TLS handshake has failed, in a few words; None: the client hung up, and nobody was refused."""
     if isinstance(error, TimeoutError | ConnectionAbortedError):  # asyncio's, when the handshake takes too long
         return "the TLS handshake took too long"
     if not isinstance(error, ssl.SSLError):
-        return "the client hung up during the TLS handshake"
+        return None  # A look whether the port is open, for one.
     reason = error.reason or ""
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code == _VERIFY_EXPIRED:

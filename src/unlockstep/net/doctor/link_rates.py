@@ -155,7 +155,8 @@ class _Stream:
             with suppress(OSError):
                 # What waits to be sent is of no use to anybody, and would keep those that come next waiting.
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                self._socket.shutdown(socket.SHUT_RDWR)
+                # Not that of ssl, after which the other thread could still send, and in the clear.
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def _run(self) -> None:
         try:

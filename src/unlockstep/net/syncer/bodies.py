@@ -22,7 +22,7 @@ from unlockstep.core.errors import LocalProtocolError, RemoteProtocolError
 from unlockstep.core.formats import Packing
 from unlockstep.core.messages import ContributionArrived, SeedArrived, StateArrived, StateLost, UploadMeasured
 from unlockstep.core.reasons import RefusalReason
-from unlockstep.net.access.answers import Refusal, begun, json, parse_query
+from unlockstep.net.access.answers import Refusal, begun, json, parse_query, write
 from unlockstep.net.access.audit import Refused
 from unlockstep.net.access.gate import PEER
 from unlockstep.net.syncer.asked import (
@@ -368,7 +368,8 @@ class Bodies:
             response.headers["Content-Range"] = content_range(span, size)
             response.headers.pop(api.CONTENT_DIGEST, None)  # It is that of the whole.
         response.content_type, response.content_length = api.BODY_TYPE, span.size
-        await response.prepare(request)
+        with begun(request):
+            await response.prepare(request)
         if request.method == "HEAD":
             return response
         if request.transport is not None:
@@ -379,7 +380,7 @@ class Bodies:
             while at < span.stop:
                 piece, began_s = await read(Span(at, min(at + pieces.size, span.stop))), now_s()
                 async with asyncio.timeout_at(watch.until_s):
-                    await response.write(piece)
+                    await write(response, piece)
                 at += len(piece)
                 pieces.passed(now_s() - began_s)
                 watch.moved(len(piece), now_s())

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 import aiohttp
 from aiohttp import web
 
-from unlockstep.net.access.answers import Refusal, begun, json, parse_query
+from unlockstep.net.access.answers import CONNECTION_ERRORS, Refusal, begun, json, parse_query, write
 from unlockstep.net.wire import api
 from unlockstep.net.wire.timeouts import ProgressWatch, Timeouts
 
@@ -38,11 +38,11 @@ class Probes:
         with self._place():
             response = web.StreamResponse()
             response.content_type, response.content_length = api.BODY_TYPE, size
-            await response.prepare(request)
             with begun(request):
+                await response.prepare(request)
                 async with asyncio.timeout(api.PROBE_S_MAX):
                     for start in range(0, size, len(self._noise)):
-                        await response.write(self._noise[: size - start])
+                        await write(response, self._noise[: size - start])
                 await response.write_eof()
             return response
 
@@ -53,7 +53,7 @@ class Probes:
             raise Refusal(411, "state the Content-Length of the body")
         if size > api.PROBE_BYTES_MAX:
             raise Refusal(413, f"the probe has {size} bytes, {api.PROBE_BYTES_MAX} at most")
-        with self._place(), suppress(aiohttp.ClientError, ConnectionError):  # Who has seen enough hangs up.
+        with self._place(), suppress(*CONNECTION_ERRORS):  # Who has seen enough hangs up.
             async with asyncio.timeout(api.PROBE_S_MAX):
                 return json({"bytes": await self._swallow(request.content)})
         return json({"bytes": 0})

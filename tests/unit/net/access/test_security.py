@@ -137,7 +137,7 @@ def test_a_syncer_that_asks_for_certificates_knows_its_clients(case: str, secret
     if not at_syncer:
         assert (server_error, client_error) == (None, None)
         return
-    assert server_error is not None and at_syncer in explained_to_syncer(server_error)
+    assert server_error is not None and at_syncer in (explained_to_syncer(server_error) or "")
     assert client_error is not None and at_client in str(client.refused(client_error, URL))
 
 

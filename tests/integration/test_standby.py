@@ -83,6 +83,27 @@ def test_a_standby_goes_on_when_the_leader_freezes_or_dies(start: Start, tmp_pat
     assert end.ledger is not None and end.ledger.in_flight == 0
 
 
+def test_a_syncer_that_is_hung_up_on_leaves_the_run_to_whoever_goes_on_with_it(start: Start, tmp_path: Path) -> None:
+    config, given = settings(tmp_path)
+    first = start("--config", given, "--listen", "127.0.0.1:0")
+    url = url_of(first)
+    with toy_site(url, config, 2) as learners:
+        before = until(url, lambda status: status.rounds_committed >= 5)
+        first.send_signal(signal.SIGHUP)
+        code, said = finished(first)
+        assert code == exits.SIGNALLED + signal.SIGHUP
+        assert f"leaves run small as it is, and learners train on; --run-dir {tmp_path / 'run'} goes on with it" in said
+        second = start("--listen", url.removeprefix("http://"))
+        assert url_of(second) == url
+        until(url, lambda status: status.rounds_committed >= before.rounds_committed + 10 and live(status) == 2)
+        assert all(learner.lives == {1, 2} for learner in learners)
+        second.send_signal(signal.SIGTERM)
+        assert finished(second)[0] == exits.SIGNALLED + signal.SIGTERM
+
+    _, events = runlog.read(tmp_path / "run" / "run.jsonl")
+    assert check(events, config.protocol, timer_ns=10**9, transfer_ns=10**10) == []
+
+
 def live(status: Status) -> int:
     return sum(learner.state == "live" for learner in status.learners)
 

@@ -33,7 +33,7 @@ OUT_OF_RESOURCES = 13
 BUG = 70
 """An error nobody expected; the traceback is on stderr. Please report it."""
 SIGNALLED = 128
-"""Plus the signal's number: it was asked to end before it was done, and did so in order. 143: SIGTERM."""
+"""Plus the signal's number: it was asked to end before it was done, and did so in order. 143: SIGTERM; 129: SIGHUP."""
 INTERRUPTED = SIGNALLED + signal.SIGINT
 """130: Ctrl-C."""
 
@@ -86,7 +86,9 @@ class StopRequest:
 
 
 @contextmanager
-def stop_request(parent_pid: int | None = None, ending_s: float | None = None) -> Iterator[StopRequest]:
+def stop_request(
+    parent_pid: int | None = None, ending_s: float | None = None, on_hangup: Callable[[], object] | None = None
+) -> Iterator[StopRequest]:
     """SIGINT, SIGTERM and the death of the parent become a request while the block runs.
 
     A second signal ends the process at once, if it does not come in the same moment (``AGAIN_S``), and so does the time
@@ -95,29 +97,40 @@ def stop_request(parent_pid: int | None = None, ending_s: float | None = None) -
     Args:
         parent_pid: the process this one must not outlive; None: none.
         ending_s: from the first signal until the process ends as it is; None: ``ENDING_S_MAX``.
+        on_hangup: called at SIGHUP, from another thread, and then the process ends as it is; None: SIGHUP does what it
+            does. Where it is ignored (``nohup``) it stays so.
     """
     request = StopRequest()
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     # The handlers do nothing: the pipe is written to in any case, even while the main thread is in a long C call.
-    before = [signal.signal(number, lambda *_: None) for number in _SIGNALS]
+    numbers = list(_SIGNALS)
+    if on_hangup is not None and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = [signal.signal(number, lambda *_: None) for number in numbers]
     woken_before = signal.set_wakeup_fd(writer)
     watcher = threading.Thread(
-        target=_watch, args=(request, reader, parent_pid, ending_s), name="unlockstep-stop", daemon=True
+        target=_watch, args=(request, reader, parent_pid, ending_s, on_hangup), name="unlockstep-stop", daemon=True
     )
     watcher.start()
     try:
         yield request
     finally:
         signal.set_wakeup_fd(woken_before)
-        for number, handler in zip(_SIGNALS, before, strict=True):
+        for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
         os.close(writer)
         watcher.join()
         os.close(reader)
 
 
-def _watch(request: StopRequest, reader: int, parent_pid: int | None, ending_s: float | None) -> None:
+def _watch(
+    request: StopRequest,
+    reader: int,
+    parent_pid: int | None,
+    ending_s: float | None,
+    on_hangup: Callable[[], object] | None,
+) -> None:
     """Wait for a signal's number in the pipe, until its other end is closed."""
     asked_s, until_s = 0.0, float("inf")
     while True:
@@ -131,6 +144,9 @@ def _watch(request: StopRequest, reader: int, parent_pid: int | None, ending_s: 
             if not written:
                 return
             number = written[0]
+            if number == signal.SIGHUP and on_hangup is not None:
+                on_hangup()
+                os._exit(SIGNALLED + number)
             if number not in _SIGNALS:
                 continue
         elif not request.asked.is_set() and (parent_pid is None or os.getppid() == parent_pid):

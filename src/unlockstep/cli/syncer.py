@@ -97,7 +97,12 @@ def syncer(
     where = store if store is not None else str(folder / STORE_FOLDER)
     for note in notes:
         _log.info("%s", note)
-    with stop_request(parent_pid) as stop:
+
+    def leave() -> None:  # Whatever was told of is saved, at any moment: there is nothing to be done.
+        again = f"--run-dir {folder}" + ("" if store is None else f" --store {store}")
+        _log.info("SIGHUP: leaves run %s as it is, and learners train on; %s goes on with it", config.run.name, again)
+
+    with stop_request(parent_pid, on_hangup=leave) as stop:
         serving = _serve(config, folder, where, standby, endpoint, security, stop, as_json)
         return 0 if asyncio.run(serving) else stop.exit_code
 

@@ -204,7 +204,7 @@ class Examination:
         if self._status.fragment_sizes and len(self._rates) == 2:
             step_s = run_needs.step_s(self._status)
             need = run_needs.need(self._config, self._status.fragment_sizes, step_s)
-            yield run_needs.suffices(need, self._rates["up"].best, self._rates["down"].best)
+            yield run_needs.suffices(need, self._rates["up"].best, self._rates["down"].best, step_s is not None)
 
 
 def _about(answer: Answer) -> api.About | None:

@@ -41,6 +41,8 @@ class Need(msgspec.Struct, frozen=True):
     """tau: what one round may take without a learner that waits."""
     step_s: float | None
     """Of an inner step; None: nobody has taken any."""
+    has_fallbacks: bool = False
+    """``upload`` is the coarsest of several, which a link must carry at least."""
 
     def share(self, codec: Codec, bytes_per_s: float) -> float:
         """Of one direction with this rate, what the run takes in this format; 0 where nobody knows."""
@@ -61,12 +63,13 @@ def need(config: RunConfig, fragment_sizes: Sequence[int], step_s: float | None)
     return Need(
         values=sum(fragment_sizes),
         largest=max(fragment_sizes),
-        upload=codec.upload,
+        upload=codec.uploads[-1],
         download=codec.download,
         interval_steps=protocol.interval_steps,
         fragments=len(fragment_sizes),
         overlap_steps=protocol.overlap_steps,
         step_s=step_s,
+        has_fallbacks=bool(codec.upload_fallbacks),
     )
 
 
@@ -80,23 +83,27 @@ def settings(config: RunConfig, status: Status) -> Finding:
     sizes, protocol = status.fragment_sizes, config.protocol
     live = sum(each.state == "live" for each in status.learners)
     present = "1 learner is live" if live == 1 else f"{live} learners are live"
+    *finer, coarsest = (each.value for each in config.codec.uploads)
+    upload = f"{', '.join(finer)} or {coarsest}" if finer else coarsest
     model = f"{sum(sizes):,} values in {len(sizes)} fragments" if sizes else "no parameters yet"
     return ok(
         "settings",
         f"run {status.run} ({status.state}): {model}, each merged every {protocol.interval_steps} steps; "
-        f"{config.codec.upload.value} up, {config.codec.download.value} down; {present}",
+        f"{upload} up, {config.codec.download.value} down; {present}",
     )
 
 
-def suffices(need: Need, up: float, down: float) -> Finding:
+def suffices(need: Need, up: float, down: float, is_beside_run: bool = False) -> Finding:
     """Whether the link carries the run: what one learner must move while it takes H steps, against what it can.
 
     Args:
         need: of the run.
         up, down: bytes per second of the link.
+        is_beside_run: learners trained while this was measured, and those on this link took their part of it.
     """
     up_s, down_s = transfer_s(need.largest, need.upload, up), transfer_s(need.largest, need.download, down)
-    about = f"a fragment takes {duration(up_s)} up and {duration(down_s)} down"
+    formatted = f", in {need.upload.value}," if need.has_fallbacks else ""
+    about = f"a fragment takes {duration(up_s)} up{formatted} and {duration(down_s)} down"
     if need.step_s is None:
         all_s = max(transfer_s(need.values, need.upload, up), transfer_s(need.values, need.download, down))
         least = duration(all_s / need.interval_steps)
@@ -104,9 +111,12 @@ def suffices(need: Need, up: float, down: float) -> Finding:
     share = max(need.share(need.upload, up), need.share(need.download, down))
     about += f", of {duration(need.interval_steps * need.step_s / need.fragments)} from one round to the next"
     if share > 1:
-        about += f": the run needs {share:.2g} times what this link carries, and this learner will miss rounds"
-        return fail("run", about, _smaller(need, up, down))
-    about += f": the run needs {share:.0%} of this link"
+        carries = "carries beside its traffic" if is_beside_run else "carries"
+        about += f": the run needs {share:.2g} times what this link {carries}, and this learner will miss rounds"
+        mend = "; if learners here take part already, look at their participation in status first"
+        return fail("run", about, _smaller(need, up, down) + (mend if is_beside_run else ""))
+    of = "what this link had left beside its traffic" if is_beside_run else "this link"
+    about += f": the run needs {share:.0%} of {of}"
     if share > BUSY_SHARE:
         return warn("run", about, _smaller(need, up, down))
     overlap_s = need.overlap_steps * need.step_s
@@ -123,13 +133,14 @@ def _smaller(need: Need, up: float, down: float) -> str:
     """Formats with which the run would fit, and the interval at which it would with those it has."""
     formats = []
     longest = 0.0
-    for setting, codec, rate in (("codec.upload", need.upload, up), ("codec.download", need.download, down)):
+    upload = 'codec.upload_fallbacks = ["{}"]' if need.has_fallbacks else 'codec.upload = "{}"'
+    for setting, codec, rate in ((upload, need.upload, up), ('codec.download = "{}"', need.download, down)):
         share = need.share(codec, rate)
         longest = max(longest, share)
         if share > BUSY_SHARE:
             coarser = [each for each in Codec if BITS_MIN <= each.bits < codec.bits]
             fits = next((each for each in coarser if need.share(each, rate) <= BUSY_SHARE), None)
-            formats.append(None if fits is None else f'{setting} = "{fits.value}"')
+            formats.append(None if fits is None else setting.format(fits.value))
     interval = f"protocol.interval_steps = {math.ceil(need.interval_steps * longest / BUSY_SHARE)}"
     if None in formats:
         return f"in the next run choose {interval}, or fewer with a coarser codec"

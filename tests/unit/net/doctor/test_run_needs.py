@@ -32,6 +32,29 @@ def test_what_a_run_needs_follows_from_its_settings() -> None:
     assert NEED.share(Codec.INT8, 4e6) == pytest.approx(0.8 * 8.25 / 32)
 
 
+def test_of_the_formats_a_learner_may_be_asked_for_the_link_must_carry_the_coarsest() -> None:
+    codec = CodecSection(upload=Codec.BFLOAT16, upload_fallbacks=(Codec.INT8, Codec.INT4), download=Codec.FLOAT32)
+    need = run_needs.need(msgspec.structs.replace(CONFIG, codec=codec), [3_000_000, 1_000_000], 0.5)
+    assert need == msgspec.structs.replace(NEED, upload=Codec.INT4, has_fallbacks=True)
+    assert (
+        "bfloat16, int8 or int4 up, float32 down"
+        in run_needs.settings(msgspec.structs.replace(CONFIG, codec=codec), status(fragment_sizes=(1,))).finding
+    )
+    assert said(run_needs.suffices(need, 1e8, 1e8)).startswith(
+        "ok: a fragment takes 15.9 ms up, in int4, and 120 ms down, of 2.5 s"
+    )
+    found = run_needs.suffices(msgspec.structs.replace(need, upload=Codec.INT8), 1e6, 1e8)
+    assert found.fix == ('in the next run choose codec.upload_fallbacks = ["int4"], or protocol.interval_steps = 12')
+
+
+def test_that_the_run_took_its_part_of_the_link_meanwhile_is_said() -> None:
+    found = run_needs.suffices(NEED, 1e8, 1e8, is_beside_run=True)
+    assert found.finding.endswith("the run needs 3% of what this link had left beside its traffic")
+    found = run_needs.suffices(NEED, 1e6, 2e6, is_beside_run=True)
+    assert "the run needs 1.6 times what this link carries beside its traffic, and" in found.finding
+    assert found.fix.endswith("; if learners here take part already, look at their participation in status first")
+
+
 @pytest.mark.parametrize(
     ("up", "down", "expected"),
     [

@@ -88,6 +88,18 @@ def server_security(
     return ServerSecurity(cert, key, tokens, client_ca)
 
 
+def told_in_vain(cert: Path | None, told: Endpoint) -> tuple[str, ...]:
+    """A sentence if a syncer with this certificate is not believed under the address that others are told."""
+    from unlockstep.certificates import is_for, read_certificate
+
+    if cert is None or is_for(read_certificate(cert).names, told.url_host):
+        return ()
+    return (
+        f"others are told {told.url_host}, which the certificate {cert} is not for; tell them a name it has with "
+        "--advertise, or make it for this one (`unlockstep certs renew --host`)",
+    )
+
+
 def require_secured(endpoint: Endpoint, insecure: bool, security: ServerSecurity) -> None:
     """Raises UsageError if strangers could reach a syncer that does not protect itself."""
     from unlockstep.net.wire.names import is_loopback

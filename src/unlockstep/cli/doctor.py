@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import urlsplit
 
 import typer
 
@@ -91,8 +90,7 @@ def _machine(listen: str, advertise: str | None, secrets: Path | None) -> Iterat
             sentence, _, fix = str(error).partition("; ")
             return diagnosis.fail("secrets", sentence, fix)
         certificate, tokens = read_certificate(folder / CERT_FILE), read_tokens(folder / TOKENS_FILE)
-        host = urlsplit(replace(told, port=there.port or 1).url).hostname or ""
-        return machine.secrets(certificate, tokens, host, datetime.datetime.now(datetime.UTC))
+        return machine.secrets(certificate, tokens, told.url_host, datetime.datetime.now(datetime.UTC))
 
     yield from machine.examine(endpoint, advertise, found)
 

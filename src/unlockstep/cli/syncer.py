@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unlockstep.cli.access import ClientCa, Secrets, TlsCert, TlsKey, TokensFile
+from unlockstep.cli.access import CERT_FILE, ClientCa, Secrets, TlsCert, TlsKey, TokensFile
 from unlockstep.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def syncer(
     """Merge what learners contribute, until the run is over. Started again on its folder, go on with the run."""
     import asyncio
 
-    from unlockstep.cli.access import require_secured, server_security
+    from unlockstep.cli.access import require_secured, server_security, told_in_vain
     from unlockstep.cli.exits import stop_request
     from unlockstep.cli.memory import give_back_arrays
     from unlockstep.cli.output import log_to_stderr
@@ -91,6 +91,7 @@ def syncer(
     endpoint = replace(parse_listen(listen), scheme=security.scheme)
     require_secured(endpoint, insecure, security)
     endpoint, notes = told_as(endpoint, advertise)
+    notes += told_in_vain(tls_cert if secrets is None else secrets / CERT_FILE, endpoint)
     config = _settings(config_file, overrides or [], run_dir, standby)
     require(config.codec.upload_packing)
     folder = run_dir if run_dir is not None else default_run_folder(config.run.name)

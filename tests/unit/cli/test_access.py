@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.secret_files import Secrets, secrets_in
-from unlockstep.cli.access import client_security, require_secured, server_security
+from unlockstep.cli.access import client_security, require_secured, server_security, told_in_vain
 from unlockstep.core.errors import UsageError
 from unlockstep.net.access.security import OPEN, ServerSecurity
 from unlockstep.net.wire.listening import Endpoint
@@ -93,3 +93,13 @@ def test_who_can_be_reached_by_others_needs_tls_and_tokens(secrets: Secrets) -> 
     ):
         with pytest.raises(UsageError, match=f"0.0.0.0:1, which others can reach, and .*{missing}; give --secrets"):
             require_secured(Endpoint("0.0.0.0", 1), False, security)
+
+
+def test_what_others_are_told_and_the_certificate_is_not_for_is_said(secrets: Secrets) -> None:
+    cert = secrets.folder / "syncer.pem"
+    assert told_in_vain(cert, Endpoint("127.0.0.1", 0, scheme="https")) == ()
+    assert told_in_vain(cert, Endpoint("0.0.0.0", 1, advertised="https://localhost:7077")) == ()
+    assert told_in_vain(None, Endpoint("0.0.0.0", 1, told_host="192.0.2.1")) == ()
+    for told in (Endpoint("0.0.0.0", 1, told_host="192.0.2.1"), Endpoint("::", 1, advertised="https://192.0.2.1:7")):
+        (sentence,) = told_in_vain(cert, told)
+        assert sentence.startswith(f"others are told 192.0.2.1, which the certificate {cert} is not for; tell them a")

@@ -57,7 +57,8 @@ def test_everything_a_syncer_and_its_sites_need_is_made_and_said(tmp_path: Path,
     assert contents(folder).keys() == {"ca.pem", "ca.key", "syncer.pem", "syncer.key", "tokens.toml"} | roles
     names = read_certificate(folder / "syncer.pem").names
     assert set(names) == {"syncer.example", "::1", "localhost", "127.0.0.1"}
-    assert f"--secrets {folder}" in said and "learner --syncer https://syncer.example:7077 --ca ca.pem" in said
+    assert f"syncer --listen :7077 --advertise https://syncer.example:7077 --secrets {folder}" in said
+    assert "learner --syncer https://syncer.example:7077 --ca ca.pem" in said
     assert [path.name for path in folder.parent.iterdir()] == ["secrets"]
 
 

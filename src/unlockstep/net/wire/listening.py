@@ -44,6 +44,11 @@ class Endpoint:
         """What others are told."""
         return self.advertised or f"{self.scheme}://{names.bracketed(self.told_host or self.host)}:{self.port}"
 
+    @property
+    def url_host(self) -> str:
+        """Its name or address in that."""
+        return urlsplit(self.advertised).hostname or "" if self.advertised else self.told_host or self.host
+
 
 def parse_listen(text: str) -> Endpoint:
     """``HOST:PORT``, ``[ADDRESS]:PORT`` (IPv6), ``:PORT`` (all IPv4 addresses) or ``HOST`` (the default port).

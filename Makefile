@@ -1,12 +1,13 @@
 # make train: watch one model being trained by six processes, one of which is killed and comes back.
-# make test: every check. Both create the environment first; PYTHON=python3.12 chooses the interpreter.
+# make test: every check but the long tests; make test-slow: those.
+# All create the environment first; PYTHON=python3.12 chooses the interpreter.
 
 PYTHON ?= python3
 
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: train test lint fuzz bench clean
+.PHONY: train test test-slow lint fuzz bench clean
 .DELETE_ON_ERROR:
 
 train: $(INSTALLED)
@@ -14,6 +15,9 @@ train: $(INSTALLED)
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist worksteal $(ARGS)
+
+test-slow: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "slow and not gpu" $(ARGS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

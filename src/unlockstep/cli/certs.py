@@ -62,7 +62,7 @@ def make(
     host: Annotated[list[str], typer.Option(help="Name or address under which the syncer is reached; repeatable.")],
     days: Days = SYNCER_DAYS,
 ) -> None:
-    """Make an authority, the syncer's certificate, and a token for every role."""
+    """Make all that a syncer and its sites need. That is an authority, a certificate, and a token for every role."""
     from unlockstep.certificates import AUTHORITY_DAYS, issue, new_authority
     from unlockstep.net.access.roles import Role
     from unlockstep.net.access.tokens import Entry, new_token, token_digest
@@ -100,7 +100,7 @@ def renew(
     host: Annotated[list[str] | None, typer.Option(help="Names and addresses; as before, if not given.")] = None,
     days: Days = SYNCER_DAYS,
 ) -> None:
-    """Make the syncer's certificate anew, with the same key: a syncer that runs takes it up by itself."""
+    """Make the syncer's certificate anew. Its key stays: a syncer that runs takes it up by itself."""
     from unlockstep.certificates import issue
 
     _require_days(days)
@@ -120,7 +120,7 @@ def client(
     name: Annotated[str, typer.Argument(help="Of the client; names its files.")],
     days: Days = SYNCER_DAYS,
 ) -> None:
-    """Make a certificate for a client, where the syncer asks for one (--client-ca)."""
+    """Make a certificate for a client. It needs one where the syncer asks for it (--client-ca)."""
     from unlockstep.certificates import issue
 
     _require_name(name)
@@ -144,7 +144,7 @@ def token(
         str, typer.Option(help="It may only speak for learners whose names begin so; for any, if not given.")
     ] = "",
 ) -> None:
-    """Make one more token: for another site, or to replace one (hand it out, then revoke the old one)."""
+    """Make one more token. It is for another site, or replaces one: hand it out, then revoke the old one."""
     from unlockstep.net.access.tokens import Entry, new_token, read_tokens, token_digest
 
     chosen = _role(role)

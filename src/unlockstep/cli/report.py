@@ -34,7 +34,7 @@ def report(
     check: Annotated[bool, typer.Option("--check", help="Check every rule; exit code 1 if one is broken.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Sum up a run, over or not, and check that it kept the protocol's rules."""
+    """Sum up a run, over or not. Check that it kept the protocol's rules."""
     from unlockstep.cli.exits import RunFailed
     from unlockstep.cli.output import print_json, wide_console
     from unlockstep.core.errors import UsageError

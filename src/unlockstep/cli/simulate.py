@@ -17,7 +17,7 @@ from unlockstep.cli.simulate_swarm import swarm
 from unlockstep.cli.simulate_tape import tape as play_tape
 
 simulate = typer.Typer(
-    help="Answer by simulation what a run would take too long, or too many chips, to answer.",
+    help="Answer by simulation. A run would take too long, or too many chips.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -115,7 +115,7 @@ def goodput(
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """What share of their time chips that fail spend on training that counts."""
+    """How much of their time chips train. What counts is the share that chips that fail spend on progress."""
     from unlockstep.cli import simulate_goodput
     from unlockstep.cli.simulate_fleet import FLAGS
 
@@ -151,7 +151,7 @@ def bandwidth(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """How many Gbit/s each method needs between sites, in each number format."""
+    """What each method needs between sites. In Gbit/s, for each number format."""
     from unlockstep.cli import simulate_tables
     from unlockstep.cli.output import print_json
     from unlockstep.sim.bandwidth import UTILISATIONS, Workload, compare, published
@@ -206,7 +206,7 @@ def advise(
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """Which M, H, P, K and codec to use for these chips, failures, model and links, and why."""
+    """Which M, H, P, K and codec to use, and why. They are for these chips, failures, model and links."""
     from unlockstep.cli import simulate_fleet, simulate_tables
     from unlockstep.cli.output import print_json
     from unlockstep.sim import advise as adviser

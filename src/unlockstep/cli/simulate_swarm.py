@@ -77,7 +77,7 @@ def swarm(
     out: Annotated[Path, typer.Option(help="Folder for the stories that fail, made small: seed-N.toml.")] = Path("."),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> int:
-    """Hunt for faults in the protocol: seeded stories of failures, each checked for safety and for progress.
+    """Hunt for faults in the protocol. Runs seeded stories of failures, each checked for safety and for progress.
 
     A story is passed; hopeless, if nothing broke but too few sound learners were left to demand progress of; crash,
     safety or liveness, if it fails; or out_of_resources, if it took too long to tell. Exit code: 0 if none fails, else

@@ -86,7 +86,7 @@ def tape(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> int:
-    """Play an event tape through the production core under virtual time, and sum up what came of it.
+    """Play an event tape, and sum up its run. It goes through the production core under virtual time.
 
     Exit code: 0, whatever the tape did to the run, if every safety rule was kept; else 11.
     """

@@ -19,7 +19,7 @@ def stop(
     key: Key = None,
     token_file: TokenFile = None,
 ) -> None:
-    """End a run in order: its last rounds are merged, everybody is told, and it can be resumed."""
+    """End a run in order. Its last rounds are merged, everybody is told, and it can be resumed."""
     from unlockstep.cli.access import client_security
     from unlockstep.net.clients.observer import end_run
 

@@ -59,7 +59,7 @@ def train(
         bool, typer.Option("--json", help="Print the summary as JSON, everything else on stderr.")
     ] = False,
 ) -> int:
-    """Train a model on this machine by learners that never wait for each other; one is killed and comes back."""
+    """Train a model on this machine. Its learners never wait for each other; one is killed and comes back."""
     from unlockstep import config as run_config
     from unlockstep import recipes
     from unlockstep.cli.assembly import require_torch

@@ -68,7 +68,7 @@ def examine(
     yield python(sys.version_info[:3], platform.python_implementation(), platform.system())
     yield packages(_versions())
     yield host_name(socket.gethostname(), names.resolve(socket.gethostname()), names.local_address(4))
-    yield network(known)
+    yield network(known, advertise is not None)
     yield listening(listen, advertise)
     found = no_secrets(listen) if secrets_finding is None else secrets_finding(listen)
     if found is not None:
@@ -117,7 +117,7 @@ def host_name(host: str, addresses: Sequence[Address], way_out: Address | None) 
     return ok("host name", f"{host} is {', '.join(map(str, addresses))}")
 
 
-def network(known: Sequence[Interface]) -> Finding:
+def network(known: Sequence[Interface], is_advertised: bool = False) -> Finding:
     """Interfaces that others can be reached by."""
     if not known:
         return ok("network", "this system does not tell about its interfaces")
@@ -129,7 +129,7 @@ def network(known: Sequence[Interface]) -> Finding:
             "for a run on several machines, connect this one to a network",
         )
     listed = "; ".join(_described(each) for each in outward)
-    if not any(each.has_default_route for each in known):
+    if not (is_advertised or any(each.has_default_route for each in known)):
         return warn(
             "network", f"{listed}; no default route", "say with --advertise which address others shall use, or add one"
         )

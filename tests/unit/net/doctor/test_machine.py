@@ -62,6 +62,11 @@ def test_interfaces_are_listed_with_what_is_wrong(known: tuple[Interface, ...], 
     assert said(machine.network(known)).startswith(expected)
 
 
+def test_without_a_default_route_it_will_do_to_say_what_others_are_told() -> None:
+    known = (LO, Interface("eth0", (ip_address("10.0.0.5"),)))
+    assert said(machine.network(known, is_advertised=True)).startswith("ok: eth0 10.0.0.5")
+
+
 def test_where_a_syncer_would_listen_is_tried() -> None:
     found = machine.listening(parse_listen("127.0.0.1:0"), None)
     assert found.state is State.OK and "others would be told http://127.0.0.1:" in found.finding

@@ -66,7 +66,8 @@ class Cities:
             ("unlockstep", f'exec {sys.executable} -m unlockstep "$@"'),
             (
                 "scp",
-                f'for last; do :; done; for file; do [ "$file" = "$last" ] || cp "$file" {folder}/"${{last%%:*}}/${{last#*:}}"; done',
+                'for last; do :; done; for file; do [ "$file" = "$last" ] || '
+                f'cp "$file" {folder}/"${{last%%:*}}/${{last#*:}}"; done',
             ),
         ):
             (programs / name).write_text(f"#!/bin/sh\n{does}\n")

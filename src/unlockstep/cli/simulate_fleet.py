@@ -145,6 +145,16 @@ def advised(found: Mapping[str, Any], learners: str | None, learners_max: int | 
             "elastic is false, but advice is for learners that go on without the slices they have lost; drop it, "
             "since the rigid baseline is compared anyway"
         )
+    chips, given = found.get("chips"), (0,) if learners is None else parse_learners(learners)
+    if type(chips) is int and given[0] > 0:
+        slice_chips = found.get("slice_chips")
+        if slice_chips is None:
+            found = {**found, "slice_chips": max(1, min(FIELDS["slice_chips"].default, chips // given[-1]))}
+        elif type(slice_chips) is int and chips < given[0] * slice_chips:
+            raise UsageError(
+                f"--slice is {slice_chips}, and of {chips} chips {given[0]} learners cannot have one slice each; say "
+                f"--slice {max(1, chips // given[0])} or less, or choose fewer learners"
+            )
     # Spares are the baseline's, and only a fleet that is rigid may have them.
     asked = fleet({**found, "learners": 1, "elastic": not found.get("spares")})
     if learners is None:

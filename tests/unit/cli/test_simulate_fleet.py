@@ -249,3 +249,11 @@ def test_advice_compares_a_baseline_with_the_files_spares() -> None:
 def test_advice_checks_settings_that_it_answers_itself(found: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="it must be"):
         advised({"chips": 10**6, **found}, None, None)
+
+
+def test_advice_for_few_chips_takes_slices_that_all_learners_have_one_of() -> None:
+    found, counts = advised({"chips": 16}, "2", None)
+    assert (found.slice_chips, counts) == (8, (2,))
+    assert advised({"chips": 10_000}, "2", None)[0].slice_chips == 256
+    with pytest.raises(UsageError, match=r"--slice is 256, and of 16 chips 2 learners cannot .* --slice 8 or less"):
+        advised({"chips": 16, "slice_chips": 256}, "2", None)

@@ -98,14 +98,15 @@ def syncer(
     where = store if store is not None else str(folder / STORE_FOLDER)
     for note in notes:
         _log.info("%s", note)
-
-    def leave() -> None:  # Whatever was told of is saved, at any moment: there is nothing to be done.
-        again = f"--run-dir {folder}" + ("" if store is None else f" --store {store}")
-        _log.info("SIGHUP: leaves run %s as it is, and learners train on; %s goes on with it", config.run.name, again)
-
-    with stop_request(parent_pid, on_hangup=leave) as stop:
+    again = f"--run-dir {folder}" + ("" if store is None else f" --store {store}")
+    with stop_request(parent_pid, on_hangup=lambda: _say_leaving(config.run.name, again)) as stop:
         serving = _serve(config, folder, where, standby, endpoint, security, stop, as_json)
         return 0 if asyncio.run(serving) else stop.exit_code
+
+
+def _say_leaving(run: str, again: str) -> None:
+    """All that there is to do: whatever was told of is saved, at any moment."""
+    _log.info("SIGHUP: leaves run %s as it is, and learners train on; %s goes on with it", run, again)
 
 
 def _settings(config_file: Path | None, overrides: list[str], run_dir: Path | None, standby: bool) -> RunConfig:

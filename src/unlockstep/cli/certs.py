@@ -84,10 +84,10 @@ def make(
         **{f"{name}.token": (f"{token}\n".encode(), SECRET) for name, token in tokens.items()},
     }
     _write_folder(folder, files)
-    url = f"https://{bracketed(host[0])}:7077"
+    url, listen = f"https://{bracketed(host[0])}:7077", "[::]:7077" if ":" in host[0] else ":7077"
     print(
         f"made in {folder}: an authority, a certificate for {', '.join(hosts)} ({days} days), a token for every role\n"
-        f"the syncer:     unlockstep syncer --listen :7077 --advertise {url} --secrets {folder}\n"
+        f"the syncer:     unlockstep syncer --listen {listen} --advertise {url} --secrets {folder}\n"
         f"every learner:  unlockstep learner --syncer {url} --ca {CA_FILE} --token-file learner.token\n"
         f"give each site {CA_FILE} and one token, over a way that you trust; {CA_KEY_FILE} signs certificates: nobody\n"
         f"needs it to run, so keep it where only you can read it. More tokens: unlockstep certs token {folder} --help"

@@ -82,11 +82,9 @@ def syncer(
     from unlockstep.cli.run_folder import STORE_FOLDER, default_run_folder
     from unlockstep.net.wire.listening import parse_listen, told_as
     from unlockstep.net.wire.packing import require
-    from unlockstep.net.wire.sockets import open_many_files
 
     log_to_stderr("syncer")
     give_back_arrays()
-    open_many_files()
     security = server_security(secrets, tls_cert, tls_key, tokens, client_ca)
     endpoint = replace(parse_listen(listen), scheme=security.scheme)
     require_secured(endpoint, insecure, security)
@@ -151,10 +149,12 @@ async def _serve(
     from unlockstep import config as run_config
     from unlockstep.keeper import Deposed, require_run
     from unlockstep.net.syncer.standby import refuse_leader, stand_by
+    from unlockstep.net.wire.sockets import open_many_files
     from unlockstep.store.leadership import read_beat
     from unlockstep.store.place import open_place
     from unlockstep.store.run_store import RunStore
 
+    open_many_files()
     asked = asyncio.Event()
     loop = asyncio.get_running_loop()
     stop.then(lambda: loop.call_soon_threadsafe(asked.set))

@@ -64,7 +64,7 @@ def test_everything_a_syncer_and_its_sites_need_is_made_and_said(tmp_path: Path,
 
 def test_the_commands_that_are_told_can_be_given_where_the_host_is_an_ipv6_address(tmp_path: Path, say: Said) -> None:
     said = say("make", tmp_path / "secrets", "--host", "2001:db8::1")
-    assert "syncer --listen [::] --secrets" in said
+    assert "syncer --listen [::]:7077 --advertise https://[2001:db8::1]:7077 --secrets" in said
     assert "learner --syncer https://[2001:db8::1]:7077 --ca ca.pem" in said
 
 

@@ -17,6 +17,7 @@ from support.gates import Stranger, gated, on_loop, refusals, secured
 from support.live_run import WAIT_S
 from support.secret_files import other_authority, secrets_in
 from unlockstep.core.errors import UsageError
+from unlockstep.net.access.answers import sentences
 from unlockstep.net.access.audit import Audit
 from unlockstep.net.access.gate import Gate
 from unlockstep.net.access.limits import Limits
@@ -220,6 +221,45 @@ async def test_who_does_not_read_its_answer_is_cut(tmp_path: Path) -> None:
             while not refusals(tmp_path):
                 await asyncio.sleep(0)
         assert refusals(tmp_path) == [("too_slow", "an answer was not read for 0.1 s")]
+
+
+@on_loop
+async def test_who_hangs_up_in_the_middle_of_a_body_was_not_refused(tmp_path: Path) -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def take(request: web.Request) -> web.StreamResponse:
+        await request.content.readany()
+        begun.set()
+        try:
+            return web.Response(body=await request.read())
+        finally:
+            ended.set()
+
+    secrets = secrets_in(tmp_path / "secrets")
+    for security in (OPEN, secrets.server()):
+        gate = Gate(security, Audit(tmp_path), STANDBY_PERMISSIONS)
+        app = web.Application(middlewares=[gate.middleware, sentences])
+        app.router.add_route("*", STANDBY_ROUTE, take)
+        tls = secrets.client(None).context("https://") if security.context else None
+        token = f"Authorization: Bearer {secrets.token('admin')}\r\n" if security.context else ""
+        head = f"PUT / HTTP/1.1\r\nHost: localhost\r\n{token}Content-Length: 9\r\n\r\n"
+        async with gate.open(app, Endpoint("127.0.0.1", 0), derive(), shutdown_s=0.1) as found:
+            for way in ("close", "reset"):
+                _, writer = await asyncio.open_connection(found.host, found.port, ssl=tls)
+                writer.write(f"{head}half".encode())
+                await asyncio.wait_for(begun.wait(), WAIT_S)
+                if way == "reset":
+                    line = writer.get_extra_info("socket")
+                    line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    writer.transport.abort()
+                else:
+                    writer.close()
+                await asyncio.wait_for(ended.wait(), WAIT_S)
+                while len(gate.guard):
+                    await asyncio.sleep(0)
+                begun.clear()
+                ended.clear()
+    assert refusals(tmp_path) == []
 
 
 @on_loop

@@ -19,6 +19,7 @@ from unlockstep.core.events import LearnerAway
 from unlockstep.core.messages import Connected, Disconnected
 from unlockstep.learners.toy import ToyBackend
 from unlockstep.net.clients.learner import LearnerClient
+from unlockstep.net.clients.observer import Observer
 from unlockstep.net.wire.timeouts import Leases
 
 CONFIG = small_config()
@@ -41,6 +42,24 @@ def test_a_learner_whose_host_is_gone_is_noticed_although_its_lease_is_long(tmp_
             transport = learner.socket._response.connection.transport  # type: ignore[union-attr]
             transport.pause_reading()  # type: ignore[union-attr]  it answers no ping, and its connection stays
             await live.log.until(LearnerAway, learner="l0")
+
+    asyncio.run(run())
+
+
+def test_an_observer_stays_while_it_is_busy_with_what_it_was_told(tmp_path: Path) -> None:
+    """It loads torch, or fetches a large fragment. Gone, it would not be waited for at the end, and miss it."""
+
+    async def run() -> None:
+        async with (
+            impatient_syncer(tmp_path) as live,
+            aiohttp.ClientSession() as session,
+            Observer(live.url, CONFIG.run.name, "eval", LAYOUT, CONFIG.codec.download),
+        ):
+            learner = live.puppet(session, "l0")
+            await learner.join()
+            learner.socket._response.connection.transport.pause_reading()  # type: ignore[union-attr]
+            await live.log.until(LearnerAway, learner="l0")
+            assert not live.service._unobserved.is_set()
 
     asyncio.run(run())
 

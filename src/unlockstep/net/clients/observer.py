@@ -151,6 +151,8 @@ class Observer:
         self._run = run
         self._codecs = fragment_codecs(layout, codec)
         self._worker = ThreadPoolExecutor(1, "unlockstep-observer")
+        self._frames: asyncio.Queue[bytes | None] = asyncio.Queue(api.OUTBOX_MESSAGES_MAX)
+        """What was said and not yet acted upon; None: that was all."""
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as open_until_left:
@@ -173,6 +175,8 @@ class Observer:
                     ) from None
             self._bulk = Bulk(str(self._addresses), self._security, timeouts=lambda: self._meter.timeouts)
             open_until_left.callback(self._bulk.close)
+            reading = asyncio.create_task(self._read_on())
+            open_until_left.callback(reading.cancel)
             self._open = open_until_left.pop_all()
         return self
 
@@ -184,14 +188,21 @@ class Observer:
     async def messages(self) -> AsyncIterator[SyncerMessage]:
         """``Published`` for the newest version of every fragment, then whatever is announced, until the syncer goes or
         says what is no message."""
+        while (frame := await self._frames.get()) is not None:
+            try:
+                message = decode_syncer_message(frame)
+            except RemoteProtocolError as error:
+                _log.warning("the syncer at %s has said what cannot be read: %s", self._addresses, error)
+                return
+            yield message
+
+    async def _read_on(self) -> None:
+        """All the time, also while a message is acted upon: whoever does not answer the syncer's pings meanwhile is
+        gone."""
         async for frame in self._socket:
             if frame.type is aiohttp.WSMsgType.BINARY:
-                try:
-                    message = decode_syncer_message(frame.data)
-                except RemoteProtocolError as error:
-                    _log.warning("the syncer at %s has said what cannot be read: %s", self._addresses, error)
-                    return
-                yield message
+                await self._frames.put(frame.data)
+        await self._frames.put(None)
 
     async def fetch(self, notice: VersionNotice) -> Float32 | None:
         """The values of a version, float32[n]; None if it is not to be had: a newer one will be announced. Raises

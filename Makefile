@@ -29,6 +29,7 @@ fuzz: $(INSTALLED)
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python fuzz/fuzz.py $(or $(SECONDS),60) $(READERS)
 
 bench: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[bench]"
 	for benchmark in benchmarks/*.py; do $(BIN)/python "$$benchmark" || exit 1; done
 
 clean:

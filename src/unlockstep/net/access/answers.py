@@ -60,7 +60,8 @@ async def sentences(request: web.Request, handler: Handler) -> web.StreamRespons
         status, sentence = 408, "the body stopped coming"
     except (*CONNECTION_ERRORS, aiohttp.http_exceptions.HttpProcessingError) as error:
         status, sentence = 408, f"the body could not be read: {error}"
-        request[HUNG_UP] = isinstance(error, ConnectionError) and request.transport is None
+        is_gone = request.transport is None or request.transport.is_closing()
+        request[HUNG_UP] = isinstance(error, ConnectionError) and is_gone
     except Exception:
         _log.exception("%s %s failed", request.method, request.path)
         status, sentence = 500, "the syncer has failed; see its log"

@@ -1,4 +1,4 @@
-"""Whom a command trusts and what it shows: flags and environment variables of all commands, and what they amount to.
+"""Whom a command asks, trusts and shows what: flags and variables that commands share, and what they amount to.
 
 Decides that a token comes from a file or from the environment, never from a command line, which everybody on a machine
 can read; and that a syncer which others can reach has TLS and tokens unless ``--insecure`` says otherwise. Does not
@@ -28,6 +28,9 @@ CA_VARIABLE = "UNLOCKSTEP_CA"
 
 CERT_FILE, KEY_FILE, TOKENS_FILE, CA_FILE = "syncer.pem", "syncer.key", "tokens.toml", "ca.pem"
 """In a folder of ``unlockstep certs``, what a syncer takes from it, and what its clients do."""
+
+SyncerUrl = Annotated[str, typer.Argument(help="Address of the syncer; of several, with commas.", metavar="URL")]
+RunName = Annotated[str | None, typer.Option("--run", help="Name of the run, if the syncer has several.")]
 
 Ca = Annotated[
     Path | None, typer.Option("--ca", help=f"Certificate that vouches for the syncer's (PEM); or {CA_VARIABLE}.")

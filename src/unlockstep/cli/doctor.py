@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unlockstep.cli.access import CERT_FILE, TOKENS_FILE, Ca, Cert, Key, Secrets, TokenFile, server_security
+from unlockstep.cli.access import CERT_FILE, TOKENS_FILE, Ca, Cert, Key, RunName, Secrets, TokenFile, server_security
 from unlockstep.core.errors import UsageError
 from unlockstep.core.foreign_text import printable
 
@@ -40,7 +40,7 @@ def doctor(
         str | None, typer.Option(metavar="URL", help="Without URL: what it would tell others.")
     ] = None,
     secrets: Secrets = None,
-    run: Annotated[str | None, typer.Option(help="Name of the run, if the syncer has several.")] = None,
+    run: RunName = None,
     rates: Annotated[
         bool, typer.Option("--rates/--no-rates", help="Load the link for some seconds to see what it carries.")
     ] = True,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unlockstep.cli.access import Ca, Cert, Key, TokenFile
+from unlockstep.cli.access import Ca, Cert, Key, RunName, TokenFile
 from unlockstep.cli.trust import Trust, require_trusted
 from unlockstep.core.errors import UsageError
 
@@ -39,7 +39,7 @@ def evaluator(
     syncer: Annotated[str, typer.Option(help="Address of the syncer, http://host:port; of several, with commas.")],
     out: Annotated[Path | None, typer.Option(help="Folder the final model is saved to.")] = None,
     name: Annotated[str, typer.Option(help="Name under which losses are reported.")] = "evaluator",
-    run: Annotated[str | None, typer.Option(help="Name of the run, if the syncer has several.")] = None,
+    run: RunName = None,
     trust_syncer: Trust = False,
     ca: Ca = None,
     cert: Cert = None,

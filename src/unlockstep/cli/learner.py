@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unlockstep.cli.access import Ca, Cert, Key, TokenFile
+from unlockstep.cli.access import Ca, Cert, Key, RunName, TokenFile
 from unlockstep.cli.exits import ENDING_S_MAX
 from unlockstep.cli.trust import Trust, require_trusted
 
@@ -50,7 +50,7 @@ def learner(
     bandwidth_mbit: Annotated[
         float | None, typer.Option(help="Most of the link that bulk may take, Mbit/s each way; default: what there is.")
     ] = None,
-    run: Annotated[str | None, typer.Option(help="Name of the run, if the syncer has several.")] = None,
+    run: RunName = None,
     trust_syncer: Trust = False,
     ca: Ca = None,
     cert: Cert = None,

@@ -6,14 +6,12 @@ from typing import Annotated
 
 import typer
 
-from unlockstep.cli.access import Ca, Cert, Key, TokenFile
+from unlockstep.cli.access import Ca, Cert, Key, RunName, SyncerUrl, TokenFile
 
 
 def status(
-    url: Annotated[
-        str, typer.Argument(help="Address of the syncer; of several, with commas.", metavar="URL")
-    ] = "http://127.0.0.1:7077",
-    run: Annotated[str | None, typer.Option(help="Name of the run, if the syncer has several.")] = None,
+    url: SyncerUrl = "http://127.0.0.1:7077",
+    run: RunName = None,
     ca: Ca = None,
     cert: Cert = None,
     key: Key = None,

@@ -75,8 +75,7 @@ def begun(request: web.Request) -> Iterator[None]:
     for a part of the body."""
     try:
         yield
-    except BaseException as error:
-        request[HUNG_UP] = isinstance(error, ConnectionError)
+    except BaseException:
         if request.transport is not None:
             request.transport.abort()
         raise

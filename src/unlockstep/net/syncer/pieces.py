@@ -7,10 +7,10 @@ turn of the event loop and a copy of what the system does not take at once. Deci
 
 from __future__ import annotations
 
+from unlockstep.net.wire.sockets import PIECE_BYTES_MAX
+
 PIECE_BYTES_MIN = 16 * 1024
 PIECE_BYTES_FIRST = 128 * 1024
-PIECE_BYTES_MAX = 960 * 1024
-"""Just below the size from which memory has pages of its own (``cli.memory``), to be cleared for every piece."""
 
 QUICK_S = 0.02
 SLOW_S = 0.5

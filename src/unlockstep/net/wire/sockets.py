@@ -32,8 +32,9 @@ NOT_SENT_BYTES = 512 * 1024
 _LOW_DELAY, _THROUGHPUT = 0x10, 0x08
 """Types of service (RFC 1349), by which Linux queues: messages first, then everything else, then bodies."""
 
-READ_BYTES = 960 * 1024
-"""Just below the size from which memory has pages of its own (``cli.memory``), which would be cleared every time."""
+PIECE_BYTES_MAX = 960 * 1024
+"""What is read or written of a body at once, at most: just below the size from which memory has pages of its own
+(``cli.memory``), which would be cleared every time."""
 
 
 class _Socket(Protocol):
@@ -121,11 +122,11 @@ def over_after(connection: socket.socket, limit_s: float) -> Iterator[None]:
 
 
 def read_largely(transport: object) -> None:
-    """A body comes by this transport of asyncio's: read ``READ_BYTES`` at once. The 256 KiB that it reads by itself
-    cost a syncer a fifth more processor, for each goes through the event loop, a parser and a queue. Where a transport
-    is of another kind, nothing changes."""
+    """A body comes by this transport of asyncio's: read ``PIECE_BYTES_MAX`` at once. The 256 KiB that it reads by
+    itself cost a syncer a fifth more processor, for each goes through the event loop, a parser and a queue. Where a
+    transport is of another kind, nothing changes."""
     if hasattr(transport, "max_size"):
-        transport.max_size = READ_BYTES
+        transport.max_size = PIECE_BYTES_MAX
 
 
 def open_files_max() -> int | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from unlockstep.net.syncer.pieces import PIECE_BYTES_FIRST, PIECE_BYTES_MAX, PIECE_BYTES_MIN, SLOW_S, Pieces
+from unlockstep.net.syncer.pieces import PIECE_BYTES_FIRST, PIECE_BYTES_MIN, SLOW_S, Pieces
+from unlockstep.net.wire.sockets import PIECE_BYTES_MAX
 
 
 @pytest.mark.parametrize("bytes_per_s", [12_500, 40_000, 125_000, 1_250_000, 12_500_000, 125_000_000, 10**9])

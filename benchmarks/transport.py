@@ -214,6 +214,32 @@ class Ours(Contender):
 # ------------------------------------------------------------------------------------------------- bare sockets
 
 
+class OnALoop(Contender):
+    """What asyncio's contenders share: a connection for each way, in a loop of their own."""
+
+    @abstractmethod
+    async def _serve(self, listening: Callable[[int], None]) -> None: ...
+
+    @abstractmethod
+    async def _move(self, what: bytes, body: memoryview, into: memoryview) -> float: ...
+
+    def serve(self, listening: Callable[[int], None]) -> None:
+        asyncio.run(self._serve(listening))
+
+    def connect(self, port: int) -> None:
+        self._port = port
+        self._runner = asyncio.Runner()
+
+    def up(self, body: memoryview) -> float:
+        return self._runner.run(self._move(UP, body, np.zeros(1, np.uint8).data))
+
+    def down(self, into: memoryview) -> float:
+        return self._runner.run(self._move(DOWN, np.zeros(0, np.uint8).data, into))
+
+    def close(self) -> None:
+        self._runner.close()
+
+
 class Receiver(asyncio.BufferedProtocol):
     """Bytes straight to where they belong; writes at the speed of the other end."""
 
@@ -267,7 +293,7 @@ def _hasher(hashes: bool) -> Any:
     return hasher() if hashes else None
 
 
-class Asyncio(Contender):
+class Asyncio(OnALoop):
     """A protocol of asyncio's, as close to the socket as it gets.
 
     Args:
@@ -280,9 +306,6 @@ class Asyncio(Contender):
         super().__init__(size, certificate)
         self.name += ", hashed" * hashes
         self._hashes = hashes
-
-    def serve(self, listening: Callable[[int], None]) -> None:
-        asyncio.run(self._serve(listening))
 
     async def _serve(self, listening: Callable[[int], None]) -> None:
         body, into = np.ones(self.size, np.uint8).data, np.zeros(self.size, np.uint8).data
@@ -301,16 +324,6 @@ class Asyncio(Contender):
         listening(server.sockets[0].getsockname()[1])
         await asyncio.Event().wait()
 
-    def connect(self, port: int) -> None:
-        self._port = port
-        self._runner = asyncio.Runner()
-
-    def up(self, body: memoryview) -> float:
-        return self._runner.run(self._move(UP, body, np.zeros(1, np.uint8).data))
-
-    def down(self, into: memoryview) -> float:
-        return self._runner.run(self._move(DOWN, np.zeros(0, np.uint8).data, into))
-
     async def _move(self, what: bytes, body: memoryview, into: memoryview) -> float:
         loop, done = asyncio.get_running_loop(), asyncio.Event()
         context = None if self.certificate is None else self.certificate.client()
@@ -326,17 +339,11 @@ class Asyncio(Contender):
         await asyncio.sleep(0)
         return took
 
-    def close(self) -> None:
-        self._runner.close()
 
-
-class Streams(Contender):
+class Streams(OnALoop):
     """asyncio's streams."""
 
     name = "asyncio streams"
-
-    def serve(self, listening: Callable[[int], None]) -> None:
-        asyncio.run(self._serve(listening))
 
     async def _serve(self, listening: Callable[[int], None]) -> None:
         body, into = np.ones(self.size, np.uint8).data, np.zeros(self.size, np.uint8).data
@@ -355,16 +362,6 @@ class Streams(Contender):
         listening(server.sockets[0].getsockname()[1])
         await asyncio.Event().wait()
 
-    def connect(self, port: int) -> None:
-        self._port = port
-        self._runner = asyncio.Runner()
-
-    def up(self, body: memoryview) -> float:
-        return self._runner.run(self._move(UP, body, np.zeros(1, np.uint8).data))
-
-    def down(self, into: memoryview) -> float:
-        return self._runner.run(self._move(DOWN, np.zeros(0, np.uint8).data, into))
-
     async def _move(self, what: bytes, body: memoryview, into: memoryview) -> float:
         context = None if self.certificate is None else self.certificate.client()
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port, limit=PIECE, ssl=context)
@@ -375,9 +372,6 @@ class Streams(Contender):
         took = time.perf_counter() - start
         writer.close()
         return took
-
-    def close(self) -> None:
-        self._runner.close()
 
 
 async def _write(writer: asyncio.StreamWriter, body: memoryview) -> None:

@@ -279,9 +279,10 @@ class Tape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             )
 
     @property
-    def cast(self) -> set[str]:
-        """Every learner on it: there at the start, or named by an action."""
-        return {*self.learners, *(action.target for action in self.actions)} - {SYNCER}
+    def cast(self) -> tuple[str, ...]:
+        """Every learner on it, each once: those there at the start, then the others as actions first name them."""
+        others = (action.target for action in self.actions if action.target != SYNCER)
+        return tuple(dict.fromkeys((*self.learners, *others)))
 
     def _check_header(self) -> None:
         spelling = "use letters, digits, _ and - (64 at most, no mark in front)"

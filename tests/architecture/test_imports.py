@@ -66,7 +66,7 @@ IMPORTS = {
     "unlockstep.learners.state_body msgspec numpy tomli_w",
     # what people touch
     "unlockstep.report": "unlockstep.core unlockstep.runlog msgspec rich",
-    "unlockstep.launch": "unlockstep.core unlockstep.config msgspec",
+    "unlockstep.launch": "unlockstep.core unlockstep.config unlockstep.tape msgspec",
     "unlockstep.integrations": "unlockstep.core unlockstep.config unlockstep.data unlockstep.learners unlockstep.loop "
     "unlockstep.net msgspec numpy torch transformers",
     "unlockstep.cli": "*",

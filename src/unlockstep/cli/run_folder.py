@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 CONFIG_FILE = "config.toml"
 RUN_LOG_FILE = "run.jsonl"
+TAPE_FILE = "tape.jsonl"
+"""The event tape that was played, as it was played."""
+
 MODEL_FOLDER = "model"
 STORE_FOLDER = "store"
 RUNS_FOLDER = "runs"

@@ -133,5 +133,5 @@ def _with_tape(story: Story, **changes: object) -> Iterator[Story]:
         tape = msgspec.structs.replace(story.tape, **changes)
     except UsageError:
         return
-    if tape.cast <= story.step_ns.keys():
+    if set(tape.cast) <= story.step_ns.keys():
         yield msgspec.structs.replace(story, tape=tape)

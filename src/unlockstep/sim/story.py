@@ -346,7 +346,7 @@ def loads(text: str, source: str = "the story") -> Story:
         spikes=table.spikes,
         tape=tapes.loads(tomli_w.dumps(whole), "toml", source),
     )
-    if missing := sorted(story.tape.cast - story.step_ns.keys()):
+    if missing := sorted(set(story.tape.cast) - story.step_ns.keys()):
         raise UsageError(f"{source}: step_ns says nothing of {', '.join(missing)}; add how long its steps take")
     return story
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from sheet import conduct
 from trial import Failures, Trial, carry_settings
 
-SETTINGS = carry_settings(8)
+SETTINGS = (*carry_settings(8), "recovery.donor=false")
 
 
 def trials(quick: bool) -> Sequence[Trial]:

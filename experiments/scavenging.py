@@ -24,7 +24,7 @@ LEARNERS = 4
 TOKENS = 1_048_576
 TOKENS_PER_STEP = 4 * 64
 
-SETTINGS = carry_settings(LEARNERS)
+SETTINGS = (*carry_settings(LEARNERS), "recovery.donor=false")
 
 STAGGER_STEPS = 2
 """As often as a round opens, somebody comes or goes."""

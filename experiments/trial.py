@@ -1,38 +1,37 @@
 """One trial: a recipe trained by a whole ring under virtual time, or by plain AdamW, scored on the same text.
 
-Decides how a trial runs and how it is scored. Does not decide which recipes are tried (the experiments beside this
-file), how results are kept (``sheet``) or what a recipe does: the ring is the production code with a clock moved by
-hand, so a trial repeats bit for bit on the same machine.
+Decides what happens in a trial and how it is scored. Does not decide which recipes are tried (the experiments beside
+this file), how results are kept (``sheet``) or what a recipe does: the ring is that of ``train --virtual``, so a trial
+repeats bit for bit on the same machine.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 from torch import nn
 
+from unlockstep.cli.assembly import Text, load_text, new_backend, new_model
 from unlockstep.config import DataSection, RunConfig, apply
-from unlockstep.core.events import ContributionAccepted, LearnerAway, RoundClosed, RunFinishing, StepReported
+from unlockstep.core.events import ContributionAccepted, Event, LearnerAway, RoundClosed, RunFinishing, StepReported
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 from unlockstep.core.layout import LayoutMethod, build_layout
 from unlockstep.core.status import LedgerStatus
-from unlockstep.data import TokenStream, load_corpus, split_corpus, validation_batches
+from unlockstep.data import validation_batches
 from unlockstep.learners.evaluation import Tokens, validation_loss
 from unlockstep.learners.torch_backend import TorchBackend
 from unlockstep.learners.torch_store import TorchStore
-from unlockstep.models import build_model, causal_loss
+from unlockstep.models import causal_loss
 from unlockstep.sim.world import World
 from unlockstep.tape import Action, Join, Kill, Leave, Restart, Tape
+from unlockstep.virtual.ring import Ring
 
 STEP_NS = 100_000_000
-"""Virtual duration of an inner step of a learner that is not slowed down."""
+"""Virtual duration of an inner step of a learner that is not slowed down: that of ``virtual.step_s``."""
 
 VALIDATION_BATCHES = 32
 VALIDATION_BATCH_SIZE = 16
@@ -215,21 +214,19 @@ def run(trial: Trial, seed: int, show: Show) -> Score:
 
 
 def _train_ring(trial: Trial, config: RunConfig, show: Show) -> Score:
-    # The schedule ends at run.steps, the run itself after run.tokens, which may be a little later.
-    ring = World(apply(config, [f"run.steps={2 * config.run.steps}"]))
-    for number in range(config.local.learners):
-        _Seat(ring, config, number, trial.failures).begin()
-    if trial.visits is not None:
-        _invite(ring, config, trial.visits)
+    ring = Ring(config, _tape(trial, config), lambda shard, shards: _backend(config, shard, shards))
+    world, events = ring.world, list[Event]()
     judge = _Judge(config)
-    curve = _Curve(trial, lambda: judge.loss_of(ring), show)
-    seen = tokens = 0
+    curve = _Curve(trial, lambda: judge.loss_of(world), show)
+    tokens = 0
     for _ in ring.play():
-        steps = sum(isinstance(event, StepReported) for event in ring.events[seen:])
-        seen, tokens = len(ring.events), tokens + steps * tokens_per_step(config)
-        if steps and not ring.ended:
+        taken = world.take_events()
+        steps = sum(isinstance(event, StepReported) for event in taken)
+        events += taken
+        tokens += steps * tokens_per_step(config)
+        if steps and not world.ended:
             curve.reached(tokens)
-    status = ring.core.status(ring.clock.now_ns())
+    status = world.core.status(world.clock.now_ns())
     tokens = round(status.ledger.trained)
     return Score(
         trial=trial,
@@ -239,7 +236,7 @@ def _train_ring(trial: Trial, config: RunConfig, show: Show) -> Score:
         loss=curve.ended(tokens),
         curve=tuple(curve.points),
         seconds=0.0,
-        ring=_ring_score(ring, config, status.ledger),
+        ring=_ring_score(events, config, status.ledger),
     )
 
 
@@ -261,37 +258,20 @@ def _train_alone(trial: Trial, config: RunConfig, show: Show) -> Score:
     )
 
 
-class _Seat:
-    """A learner's processes, one after the other."""
-
-    def __init__(self, ring: World, config: RunConfig, number: int, failures: Failures | None) -> None:
-        self._ring, self._config, self._number, self._failures = ring, config, number, failures
-        self._name = f"learner{number}"
-        slowdown = config.local.slowdown
-        self._step_ns = round(STEP_NS * (slowdown[number] if number < len(slowdown) else 1.0))
-
-    def begin(self) -> None:
-        self._join()
-        if self._failures is not None:
-            share = (self._number + 1) / self._config.local.learners
-            self._ring.clock.after(round(share * self._failures.every_steps) * STEP_NS, self._die)
-
-    def _join(self) -> None:
-        backend = _backend(self._config, self._number, self._config.local.learners)
-        self._ring.join(self._name, backend, self._step_ns)
-
-    def _die(self) -> None:
-        assert self._failures is not None
-        self._ring.kill(self._name)
-        self._ring.clock.after(self._failures.down_steps * STEP_NS, self._join)
-        self._ring.clock.after(self._failures.every_steps * STEP_NS, self._die)
-
-
-def _invite(ring: World, config: RunConfig, visits: Visits) -> None:
-    """Schedule the visits. A visitor's data is that of the share it would have had, in an order of its own."""
-    first = config.local.learners
-    numbers = {f"extra{number}": first + number for number in range(visits.learners)}
-    ring.schedule(visits.tape(), lambda name: (_backend(config, numbers[name], first), STEP_NS))
+def _tape(trial: Trial, config: RunConfig) -> Tape:
+    """All that happens in the trial, for twice as long as it should take."""
+    names = tuple(f"learner{number}" for number in range(config.local.learners))
+    actions: list[Action] = []
+    if trial.failures is not None:
+        every, down = trial.failures.every_steps, trial.failures.down_steps
+        for number, name in enumerate(names, start=1):
+            for dies in range(round(number / len(names) * every), 2 * config.run.steps, every):
+                actions.append(Kill(at_ns=dies * STEP_NS, target=name))
+                actions.append(Restart(at_ns=(dies + down) * STEP_NS, target=name))
+    if trial.visits is not None:
+        actions += trial.visits.tape().actions
+    actions.sort(key=lambda action: action.at_ns)
+    return Tape(name="trial", learners=names, actions=tuple(actions))
 
 
 class _Judge:
@@ -299,15 +279,15 @@ class _Judge:
 
     def __init__(self, config: RunConfig) -> None:
         self._config = config
-        self._model = _model(config)
+        self._model = new_model(config, _text(config.data))
         self._store = TorchStore(self._model)
         method = LayoutMethod(config.protocol.layout)
         self._layout = build_layout(self._store.tensors(), config.protocol.fragments, method)
         self._store.bind(self._layout)
 
-    def loss_of(self, ring: World) -> float:
+    def loss_of(self, world: World) -> float:
         for fragment in range(self._layout.fragment_count):
-            self._store.write_fragment(fragment, ring.global_values(fragment))
+            self._store.write_fragment(fragment, world.global_values(fragment))
         return _loss(self._model, self._config)
 
 
@@ -331,45 +311,31 @@ class _Curve:
         return loss
 
 
-@dataclass(frozen=True, slots=True)
-class _Text:
-    """What is trained on and what is scored on."""
-
-    training: NDArray[np.unsignedinteger]
-    validation: list[Tokens]
-    vocabulary_size: int
-    bytes_per_token: float
+@cache
+def _text(data: DataSection) -> Text:
+    return load_text(RunConfig(data=data))
 
 
 @cache
-def _text(data: DataSection) -> _Text:
-    corpus = load_corpus(data.source, data.tokenizer, data.text_field)
-    training, validation = split_corpus(corpus, data.sequence_length, data.validation_share)
-    batches = validation_batches(validation, data.sequence_length, VALIDATION_BATCH_SIZE, VALIDATION_BATCHES)
-    return _Text(training, batches, corpus.vocabulary_size, corpus.bytes_per_token)
+def _scored_text(data: DataSection) -> list[Tokens]:
+    validation = _text(data).validation
+    return validation_batches(validation, data.sequence_length, VALIDATION_BATCH_SIZE, VALIDATION_BATCHES)
 
 
-def _model(config: RunConfig) -> nn.Module:
-    return build_model(config.model.spec, _text(config.data).vocabulary_size, config.run.seed)
-
-
-def _backend(config: RunConfig, number: int, learners: int) -> TorchBackend:
-    length, rows = config.data.sequence_length, config.inner.batch_size
-    training = _text(config.data).training
-    stream = TokenStream(training, length, rows, config.run.seed, shard=number, shard_count=learners)
-    return TorchBackend(_model(config), causal_loss, stream, config.inner, config.run.steps)
+def _backend(config: RunConfig, shard: int, shards: int) -> TorchBackend:
+    return new_backend(config, shard, shards, _text(config.data), is_alone=False)
 
 
 def _loss(model: nn.Module, config: RunConfig) -> float:
-    scored = _text(config.data)
-    return round(validation_loss(model, scored.validation, causal_loss) / scored.bytes_per_token, 5)
+    nats_per_token = validation_loss(model, _scored_text(config.data), causal_loss)
+    return round(nats_per_token / _text(config.data).bytes_per_token, 5)
 
 
-def _ring_score(ring: World, config: RunConfig, ledger: LedgerStatus) -> RingScore:
-    closed = [event for event in ring.events if isinstance(event, RoundClosed)]
-    made = [event for event in ring.events if isinstance(event, ContributionAccepted)]
-    reached_ns = next(event.at_ns for event in ring.events if isinstance(event, RunFinishing))
-    per_fragment = [0] * ring.config.protocol.fragments
+def _ring_score(events: Sequence[Event], config: RunConfig, ledger: LedgerStatus) -> RingScore:
+    closed = [event for event in events if isinstance(event, RoundClosed)]
+    made = [event for event in events if isinstance(event, ContributionAccepted)]
+    reached_ns = next(event.at_ns for event in events if isinstance(event, RunFinishing))
+    per_fragment = [0] * config.protocol.fragments
     for event in closed:
         per_fragment[event.fragment] += 1
     return RingScore(
@@ -380,7 +346,7 @@ def _ring_score(ring: World, config: RunConfig, ledger: LedgerStatus) -> RingSco
         staleness=_mean(event.staleness for event in made),
         staleness_max=max((event.staleness for event in made), default=0),
         steps_per_contribution=_mean(event.c_steps for event in made),
-        deaths=sum(isinstance(event, LearnerAway) for event in ring.events),
+        deaths=sum(isinstance(event, LearnerAway) for event in events),
         time_s=reached_ns / NANOSECONDS_PER_SECOND,
         ideal_s=config.run.steps * STEP_NS / NANOSECONDS_PER_SECOND,
         ledger=ledger,

@@ -351,6 +351,34 @@ class LocalSection(_Section, frozen=True):
         )
 
 
+class VirtualSection(_Section, frozen=True):
+    """A run in one process under virtual time (``virtual``): what there takes how long. A learner's own speed is its
+    entry in ``local.slowdown``."""
+
+    enabled: bool = False
+    """The run is one: ``train`` trains it so, with or without ``--virtual``."""
+    step_s: float = 0.1
+    """An inner step of a learner that nothing slows down, virtual seconds."""
+    jitter: float = 0.0
+    """Standard deviation of a step's duration, as a share of its mean (lognormal); 0: all steps take equally long."""
+    message_s: float = 0.001
+    """A control message, one way."""
+    body_s: float = 0.02
+    """One fragment, one way, on a link that is not the bottleneck."""
+    mbit_per_s: float = 0.0
+    """What a learner's link carries each way, shared by the bodies on it; 0: it is never the bottleneck."""
+    commit_s: float = 0.01
+    """Merge and outer step."""
+    save_s: float = 0.002
+    """From when the syncer's state is what it is to its being on disk."""
+
+    def __post_init__(self) -> None:
+        self._above_zero("step_s")
+        self._require("jitter", 0 <= self.jitter <= 1, "it must be from 0 to 1")
+        self._at_least(0, "message_s", "body_s", "mbit_per_s", "commit_s", "save_s")
+        self._at_most(86_400, "step_s", "message_s", "body_s", "commit_s", "save_s")
+
+
 class RunConfig(_Section, frozen=True):
     """Everything a run needs to be started again."""
 
@@ -369,6 +397,7 @@ class RunConfig(_Section, frozen=True):
     recovery: RecoverySection = RecoverySection()
     checkpoint: CheckpointSection = CheckpointSection()
     local: LocalSection = LocalSection()
+    virtual: VirtualSection = VirtualSection()
 
     def __post_init__(self) -> None:
         if self.run.steps == 0 and self.run.tokens == 0 and self.data.epochs == 0:

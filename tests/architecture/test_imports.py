@@ -67,6 +67,8 @@ IMPORTS = {
     # what people touch
     "unlockstep.report": "unlockstep.core unlockstep.runlog msgspec rich",
     "unlockstep.launch": "unlockstep.core unlockstep.config unlockstep.tape msgspec",
+    "unlockstep.virtual": "unlockstep.core unlockstep.config unlockstep.files unlockstep.runlog unlockstep.tape "
+    "unlockstep.learners.backend unlockstep.launch unlockstep.sim cloudpickle msgspec numpy torch",
     "unlockstep.integrations": "unlockstep.core unlockstep.config unlockstep.data unlockstep.learners unlockstep.loop "
     "unlockstep.net msgspec numpy torch transformers",
     "unlockstep.cli": "*",

@@ -42,7 +42,7 @@ def settings_of(epochs: int = 1, quorum: int = 1, **protocol: Any) -> RunConfig:
 
 
 def world_of(config: RunConfig, sequences: int = SEQUENCES) -> World:
-    return World(config, make_course=lambda: Course(sequences, "imaginary", config.inner.batch_size))
+    return World(config, make_course=lambda _: Course(sequences, "imaginary", config.inner.batch_size))
 
 
 def start(name: str) -> tuple[Backend, int]:

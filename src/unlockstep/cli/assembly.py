@@ -89,21 +89,27 @@ def new_model(config: RunConfig, text: Text) -> nn.Module:
     return model
 
 
-def new_backend(config: RunConfig, shard: int, shard_count: int) -> TorchBackend:
+def new_backend(
+    config: RunConfig, shard: int, shard_count: int, text: Text | None = None, is_alone: bool = True
+) -> TorchBackend:
     """What one learner trains: the run's model, an AdamW and its share of the training text, or what it is granted.
 
     Args:
         shard: which share, from 0.
         shard_count: how many there are; a learner beyond them shares with another, in another order.
+        text: of the run, if it has been loaded.
+        is_alone: it is the only learner in this process, whose random generators it draws from; otherwise it has its
+            own.
     """
     import torch
 
     from unlockstep.config import Deal
     from unlockstep.data import LeasedStream, TokenStream
+    from unlockstep.learners.random_states import OwnGenerators
     from unlockstep.learners.torch_backend import TorchBackend
     from unlockstep.models import causal_loss
 
-    text = load_text(config)
+    text = text or load_text(config)
     data, inner, seed = config.data, config.inner, config.run.seed
     stream: TokenStream | LeasedStream
     if data.deal is Deal.LEASES:
@@ -116,5 +122,9 @@ def new_backend(config: RunConfig, shard: int, shard_count: int) -> TorchBackend
         )
     model = new_model(config, text)
     # For dropout: every learner draws masks of its own.
-    torch.manual_seed(config.run.seed + 1 + shard)
+    own_seed = config.run.seed + 1 + shard
+    if not is_alone:
+        generators = OwnGenerators(own_seed)
+        return TorchBackend(model, causal_loss, stream, config.inner, config.run.steps, generators=generators)
+    torch.manual_seed(own_seed)
     return TorchBackend(model, causal_loss, stream, config.inner, config.run.steps)

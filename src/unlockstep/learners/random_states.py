@@ -1,11 +1,14 @@
 """The random generators a process draws from without naming them: Python's, numpy's old one, torch's.
 
-Decides which of them a state covers. Does not decide who draws; a generator object of one's own is its owner's to save.
+Decides which of them a state covers, and how several learners in one process each keep their own. Does not decide who
+draws; a generator object of one's own is its owner's to save.
 """
 
 from __future__ import annotations
 
 import random
+from types import TracebackType
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +17,52 @@ from unlockstep.learners.backend import State
 from unlockstep.learners.records import bits_of, flatten, tensor_of, unflatten
 
 _CPU, _CUDA = "random.torch", "random.cuda."
+
+
+class OwnGenerators:
+    """Generators of one learner among several in this process: inside the block they take the place of the process's
+    own, and go on where the block before has left them.
+
+    Args:
+        seed: of all of them; torch's of the CPU begins where ``torch.manual_seed(seed)`` would put it.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._own: tuple[Any, ...] = (
+            torch.Generator().manual_seed(seed).get_state(),
+            random.Random(seed).getstate(),
+            np.random.RandomState(seed % 2**32).get_state(),
+            [
+                torch.Generator(device).manual_seed(seed).get_state()
+                for device in range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
+            ],
+        )
+        self._others: tuple[Any, ...] = ()
+
+    def __enter__(self) -> None:
+        self._others = _places()
+        _put(self._own)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._own = _places()
+        _put(self._others)
+        self._others = ()
+
+
+def _places() -> tuple[Any, ...]:
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    return torch.get_rng_state(), random.getstate(), np.random.get_state(), devices
+
+
+def _put(places: tuple[Any, ...]) -> None:
+    cpu, python, numpy, devices = places
+    torch.set_rng_state(cpu)
+    random.setstate(python)
+    np.random.set_state(numpy)
+    for device, place in enumerate(devices):
+        torch.cuda.set_rng_state(place, device)
 
 
 def random_state() -> State:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -69,8 +70,8 @@ class TorchBackend:
     """A model, its AdamW and its data: everything one learner needs to train (``backend.ResumableBackend``).
 
     Equal models, streams and settings take equal steps, bit for bit. Dropout draws from torch's global generator, which
-    is the caller's to seed and to save (``random_states``). The constructor puts ``model`` into training mode and sets
-    ``settings.threads`` for the process.
+    is the caller's to seed and to save (``random_states``), unless ``generators`` puts another in its place. The
+    constructor puts ``model`` into training mode and sets ``settings.threads`` for the process.
 
     Args:
         model: any module that ``loss`` accepts, on any device.
@@ -79,6 +80,7 @@ class TorchBackend:
         settings: the ``[inner]`` section. Matrices and higher decay, vectors and scalars do not.
         steps_total: where the cosine ends, in inner steps.
         store: what is synchronised of ``model``; None is ``TorchStore(model)``.
+        generators: entered for every step (``random_states.OwnGenerators``).
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class TorchBackend:
         settings: InnerSection,
         steps_total: int,
         store: TorchStore | None = None,
+        generators: AbstractContextManager[object] = nullcontext(),  # noqa: B008  it has no state
     ) -> None:
         if settings.threads:
             torch.set_num_threads(settings.threads)
@@ -112,6 +115,7 @@ class TorchBackend:
         self._steps_total = steps_total
         self._steps = 0
         self._device = self._parameters[0].device
+        self._generators = generators
 
     def tensors(self) -> Sequence[TensorSpec]:
         """See ``TorchStore.tensors``."""
@@ -132,6 +136,10 @@ class TorchBackend:
     def inner_step(self, clock: int) -> StepStats:
         """One AdamW step on the mean gradient of ``accumulation`` batches, at the rate of ``clock``, or at that of a
         beginner's warm-up if it is lower."""
+        with self._generators:
+            return self._step(clock)
+
+    def _step(self, clock: int) -> StepStats:
         settings = self._settings
         loss_sum = torch.zeros((), device=self._device)
         tokens = count = 0

@@ -59,6 +59,9 @@ Arrive = Callable[[SyncerProcess, int], None]
 Overhear = Callable[["LearnerProcess", SyncerMessage], None]
 """Process, and what it is told."""
 
+Feed = Callable[[Backend, tuple[Grant, ...]], None]
+"""What is trained, and the places of the corpus its next step is trained on."""
+
 
 class LearnerHost:
     """What outlives a learner's processes: its name, its way to the syncer, and how slow the machine is."""
@@ -101,6 +104,7 @@ class LearnerProcess:
         freight: what its bodies are.
         syncer: the process of the syncer that answers at the address, whenever asked; None while there is none.
         course: of a process that takes data leases.
+        feed: called when such a process begins a step.
         overhear: called with whatever the syncer says to it.
         inner: what its inner optimizer remembers; None: it takes no other learner's, and gives nobody its own.
     """
@@ -117,6 +121,7 @@ class LearnerProcess:
         syncer: Callable[[], SyncerProcess | None],
         overhear: Overhear,
         course: Course | None = None,
+        feed: Feed = lambda backend, grants: None,
         inner: InnerState | None = None,
     ) -> None:
         layout = build_layout(backend.tensors(), config.protocol.fragments, LayoutMethod(config.protocol.layout))
@@ -138,12 +143,11 @@ class LearnerProcess:
             inner=inner,
             reset_optimizer=backend.reset_optimizer,
         )
-        self._course = course
+        self._course, self._feed = course, feed
         self.taken: list[Grant] = []
         """What it has trained, or is training."""
         self._host = host
-        self._costs, self._step_ns = costs, step_ns
-        self._syncer, self._overhear = syncer, overhear
+        self._costs, self._step_ns, self._syncer, self._overhear = costs, step_ns, syncer, overhear
         self._codecs = freight.codecs(layout, config, backend)
         self._connection: Connection | None = None
         self._backoff_ns = BACKOFF_NS_MIN
@@ -272,7 +276,9 @@ class LearnerProcess:
             if self.steps == 0 and self.loop.steps_before > 0:
                 self.backend.seek(self.loop.steps_before)
             if self._course is not None:
-                self.taken += self.loop.take(self._course.step_sequences)
+                grants = self.loop.take(self._course.step_sequences)
+                self.taken += grants
+                self._feed(self.backend, grants)
             self._end_step_in(round(self._step_ns(self.steps) * self._host.slowdown))
         self._alarm.set(self.loop.next_deadline_ns())
         if self.loop.done is not None and not self._is_ending:

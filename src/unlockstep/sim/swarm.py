@@ -261,7 +261,7 @@ class _Stage:
         )
         return WardedBackend(self.ward, name, toy, story.config, story.diverges.get(name)), self._step_ns(name)
 
-    def _course(self) -> Course:
+    def _course(self, backend: Backend) -> Course:
         return Course(self.story.corpus_sequences, "imaginary", self.story.config.inner.batch_size)
 
     def _step_ns(self, name: str) -> int:

@@ -210,9 +210,11 @@ class SyncerProcess:
         """Time of the run, which its events carry."""
         return self.life.clock.now_ns()
 
-    def take_events(self) -> list[Event]:
-        """What has happened for good since the last call: what was logged since the last save may still be void."""
-        count = (self._kept if self.life.is_alive else self._logged) - self._taken
+    def take_events(self, is_over: bool = False) -> list[Event]:
+        """What has happened for good since the last call: what was logged since the last save may still be void, unless
+        the run is over."""
+        is_settled = is_over or not self.life.is_alive
+        count = (self._logged if is_settled else self._kept) - self._taken
         taken, self.events = self.events[:count], self.events[count:]
         self._taken += count
         return taken
@@ -326,6 +328,8 @@ class SyncerProcess:
             self._keep()
         del self.events[self._kept - self._taken :]
         self._logged = self._kept
+        self.cargo = None  # Its memory is gone, too.
+        self._states.clear()
         for connection in self._connections:
             self._put_end(connection)
 

@@ -21,7 +21,7 @@ from unlockstep.core.syncer import SyncerCore
 from unlockstep.learners.backend import Backend, FloatArray, InnerState
 from unlockstep.sim.cargo import ArrayCargo, ArrayFreight, Freight
 from unlockstep.sim.clock import VirtualClock
-from unlockstep.sim.learner_host import LearnerHost, LearnerProcess, Overhear, StepTime
+from unlockstep.sim.learner_host import Feed, LearnerHost, LearnerProcess, Overhear, StepTime
 from unlockstep.sim.life import Life
 from unlockstep.sim.network import Costs, LinkModel, Way, Wire
 from unlockstep.sim.syncer_host import Disk, MakeCore, SyncerProcess, production_core
@@ -44,7 +44,9 @@ class World:
         seed: of the network's chance.
         freight: what bodies are; real arrays unless told otherwise.
         make_core: what makes a syncer's core.
-        make_course: what a learner's process holds of the corpus at first; None: no learner takes data leases.
+        make_course: what a learner's process holds of the corpus at first, given what it trains; None: no learner takes
+            data leases.
+        feed: called when a step begins in a world with ``make_course``, with what is trained and what it is trained on.
         remembers: what learners train is an ``InnerState`` too: new processes take it from others, if ``[recovery]``
             says so.
         overhear: called with whatever the syncer says to a learner.
@@ -60,7 +62,8 @@ class World:
         seed: int = 0,
         freight: Freight | None = None,
         make_core: MakeCore = production_core,
-        make_course: Callable[[], Course] | None = None,
+        make_course: Callable[[Backend], Course] | None = None,
+        feed: Feed = lambda backend, grants: None,
         remembers: bool = False,
         overhear: Overhear = lambda process, message: None,
     ) -> None:
@@ -79,6 +82,7 @@ class World:
         self._freight = freight or ArrayFreight()
         self._make_core = make_core
         self._make_course = make_course
+        self._feed = feed
         self._overhear = overhear
         self._hosts: dict[str, LearnerHost] = {}
         self.started: list[LearnerProcess] = []
@@ -107,9 +111,9 @@ class World:
         return [event for process in lives for event in process.events]
 
     def take_events(self) -> list[Event]:
-        """What has happened for good since the last call."""
+        """What has happened for good since the last call; all of it, once the run has ended."""
         lives, self._lives_taken = self.lives[self._lives_taken :], len(self.lives) - 1
-        return [event for process in lives for event in process.take_events()]
+        return [event for process in lives for event in process.take_events(self.ended)]
 
     @property
     def storehouse(self) -> Storehouse:
@@ -141,6 +145,14 @@ class World:
     def is_up(self, name: str) -> bool:
         """Whether a learner has a process that lives, stopped or not."""
         return name in self._hosts and self._hosts[name].is_up
+
+    def can_train(self, name: str) -> bool:
+        """Whether a learner will take another step without anybody's doing: a process that runs, has not ended for
+        itself, and has a whole link."""
+        if not self.is_up(name):
+            return False
+        process = self.process(name)
+        return process.life.is_running and process.loop.done is None and self._hosts[name].wire.is_whole
 
     def backend(self, name: str) -> Backend:
         """What the learner trains."""
@@ -242,7 +254,8 @@ class World:
             self._freight,
             lambda: self.syncer if self.syncer.life.is_alive else None,
             self._overhear,
-            None if self._make_course is None else self._make_course(),
+            None if self._make_course is None else self._make_course(backend),
+            self._feed,
             inner,
         )
         self.started.append(host.process)

@@ -1,144 +1,53 @@
 """One trial: a recipe trained by a whole ring under virtual time, or by plain AdamW, scored on the same text.
 
-Decides what happens in a trial and how it is scored. Does not decide which recipes are tried (the experiments beside
-this file), how results are kept (``sheet``) or what a recipe does: the ring is that of ``train --virtual``, so a trial
-repeats bit for bit on the same machine.
+Decides what happens in a trial. Does not decide which recipes are tried (the experiments beside this file), what a
+score is (``scores``), how results are kept (``sheet``) or what a recipe does: the ring is that of ``train --virtual``,
+so a trial repeats bit for bit on the same machine.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
+from typing import TypeAlias
 
 import msgspec
+from scores import STEP_NS, FleetScore, Other, Score, Storm, Trial, finished_ns, picture_of, ring_score
 from torch import nn
 
 from unlockstep.cli.assembly import Text, load_text, new_backend, new_model
 from unlockstep.config import DataSection, RunConfig, apply
-from unlockstep.core.events import ContributionAccepted, Event, LearnerAway, RoundClosed, RunFinishing, StepReported
+from unlockstep.core.events import Event, StepReported
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 from unlockstep.core.layout import LayoutMethod, build_layout
 from unlockstep.core.status import LedgerStatus
 from unlockstep.data import validation_batches
-from unlockstep.learners.evaluation import Tokens, validation_loss
-from unlockstep.learners.torch_backend import TorchBackend
+from unlockstep.learners.evaluation import Tokens, validation_scores
+from unlockstep.learners.torch_backend import Batches, TorchBackend
 from unlockstep.learners.torch_store import TorchStore
-from unlockstep.models import causal_loss
+from unlockstep.models import TEXT, causal_scores
+from unlockstep.sim.fleet_tape import fleet_tape
+from unlockstep.sim.goodput import measure
+from unlockstep.sim.outages import Stretches, play
 from unlockstep.sim.world import World
-from unlockstep.tape import Action, Join, Kill, Leave, Restart, Tape
+from unlockstep.tape import Action, Kill, Restart, Tape
 from unlockstep.virtual.ring import Ring
 
-STEP_NS = 100_000_000
-"""Virtual duration of an inner step of a learner that is not slowed down: that of ``virtual.step_s``."""
+__all__ = ["STEP_NS", "Trial", "carry_settings", "configured", "llama_deep", "llama_quarter", "run"]
 
 VALIDATION_BATCHES = 32
 VALIDATION_BATCH_SIZE = 16
+STORM_MARGIN = 2
+"""A history is so many times as long as the run should take."""
+
+Verdict: TypeAlias = tuple[float, tuple[Other, ...]]
+"""Loss of the text, nats per byte, and the other scores."""
 
 Show = Callable[[int, float | None], None]
 """(tokens trained so far, last validation loss) -> something for people to look at."""
-
-
-class Failures(msgspec.Struct, frozen=True):
-    """Every learner's process dies again and again, the learners evenly staggered; the next one starts from nothing."""
-
-    every_steps: int
-    """From one death of a learner to its next, in steps of a learner that is not slowed down."""
-    down_steps: int
-    """From a death to the start of the next process."""
-
-
-class Visits(msgspec.Struct, frozen=True):
-    """Extra learners that are there for part of the time, all of them at every visit, one after the other."""
-
-    learners: int
-    at_steps: tuple[int, ...]
-    """When the first of them comes, in steps of a learner that is not slowed down, from the start of the run."""
-    steps: int
-    """How long each stays, from the start of its process to its being told to go."""
-    stagger_steps: int
-    """From one learner's coming to the next one's, and so from one's going to the next one's."""
-    in_order: bool = True
-    """They leave when told to. False: they are killed without a word."""
-
-    @property
-    def learner_steps(self) -> int:
-        """Steps of all of them together, if none of the time is lost."""
-        return self.learners * len(self.at_steps) * self.steps
-
-    @property
-    def end_steps(self) -> int:
-        """When the last of them has gone."""
-        return max(self.at_steps) + self.steps + (self.learners - 1) * self.stagger_steps
-
-    def tape(self) -> Tape:
-        """All of it as an event tape."""
-        actions: list[Action] = []
-        for visit, begins in enumerate(self.at_steps):
-            comes = Restart if visit and not self.in_order else Join
-            for number in range(self.learners):
-                name, at_steps = f"extra{number}", begins + number * self.stagger_steps
-                actions.append(comes(at_ns=at_steps * STEP_NS, target=name))
-                goes = Leave if self.in_order else Kill
-                actions.append(goes(at_ns=(at_steps + self.steps) * STEP_NS, target=name))
-        return Tape(name="visits", learners=(), actions=tuple(sorted(actions, key=lambda action: action.at_ns)))
-
-
-class Trial(msgspec.Struct, frozen=True):
-    """What is tried."""
-
-    name: str
-    settings: tuple[str, ...]
-    """What differs from the default configuration, as ``--set`` takes it."""
-    tokens: int
-    """Trained by all learners together. Number of steps and end of the schedule follow from it."""
-    alone: bool = False
-    """No protocol: one model, plain AdamW. Data-parallel training is this with the batch of all learners together."""
-    failures: Failures | None = None
-    visits: Visits | None = None
-    """Beside ``local.learners``, which are there all the time."""
-    curve_points: int = 4
-    """Evaluations, evenly spread over the tokens; the last one is the end."""
-
-
-class RingScore(msgspec.Struct, frozen=True):
-    """How the protocol went."""
-
-    rounds: int
-    rounds_per_fragment: tuple[int, ...]
-    participants: float
-    """Mean over closed rounds."""
-    live: float
-    """Learners alive, mean over closed rounds."""
-    staleness: float
-    """Versions a contribution was behind, mean."""
-    staleness_max: int
-    steps_per_contribution: float
-    deaths: int
-    time_s: float
-    """Virtual, until ``Trial.tokens`` were trained."""
-    ideal_s: float
-    """The same, if everybody trained all the time that it is there: a formula, of nothing that was measured."""
-    ledger: LedgerStatus
-
-
-class Score(msgspec.Struct, frozen=True):
-    """What came out. Losses are those of the validation text, nats per byte."""
-
-    trial: Trial
-    seed: int
-    tokens: int
-    """Trained by all learners together."""
-    steps: int
-    """Inner steps of the fastest learner."""
-    loss: float
-    curve: tuple[tuple[int, float], ...]
-    """(tokens, loss) along the way."""
-    seconds: float
-    """Wall time of the trial."""
-    ring: RingScore | None = None
-    """None without a protocol."""
 
 
 def carry_settings(learners: int) -> tuple[str, ...]:
@@ -165,17 +74,26 @@ def carry_settings(learners: int) -> tuple[str, ...]:
 
 def llama_quarter(vocabulary_size: int) -> nn.Module:
     """A Llama of 0.25 M parameters (256 ids), for searches: ``model.spec=trial:llama_quarter``."""
+    return _llama(vocabulary_size, hidden_size=96, feed_forward_size=256, layers=2, heads=3)
+
+
+def llama_deep(vocabulary_size: int) -> nn.Module:
+    """A Llama of 0.30 M parameters (256 ids) in six layers, where layers are to be told apart."""
+    return _llama(vocabulary_size, hidden_size=64, feed_forward_size=160, layers=6, heads=2)
+
+
+def _llama(vocabulary_size: int, *, hidden_size: int, feed_forward_size: int, layers: int, heads: int) -> nn.Module:
     from transformers.models.llama.configuration_llama import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
     return LlamaForCausalLM(
         LlamaConfig(
             vocab_size=vocabulary_size,
-            hidden_size=96,
-            intermediate_size=256,
-            num_hidden_layers=2,
-            num_attention_heads=3,
-            initializer_range=96**-0.5,
+            hidden_size=hidden_size,
+            intermediate_size=feed_forward_size,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            initializer_range=hidden_size**-0.5,
             tie_word_embeddings=True,
             bos_token_id=None,
             eos_token_id=None,
@@ -193,6 +111,8 @@ def configured(trial: Trial, seed: int) -> RunConfig:
     local, failures, visits = config.local, trial.failures, trial.visits
     speeds = sum(1 / factor for factor in local.slowdown) + local.learners - len(local.slowdown)
     present = 1.0 if failures is None else 1 - failures.down_steps / failures.every_steps
+    if trial.storm is not None and not trial.alone:
+        present = trial.storm.goodput
     rate = tokens_per_step(config) * (1 if trial.alone else speeds * present)
     brought = 0 if visits is None else tokens_per_step(config) * visits.learner_steps
     steps = math.ceil((trial.tokens - brought) / rate)
@@ -217,49 +137,75 @@ def _train_ring(trial: Trial, config: RunConfig, show: Show) -> Score:
     ring = Ring(config, _tape(trial, config), lambda shard, shards: _backend(config, shard, shards))
     world, events = ring.world, list[Event]()
     judge = _Judge(config)
-    curve = _Curve(trial, lambda: judge.loss_of(world), show)
+    curve = _Curve(trial, lambda: judge.verdict_on(world), show)
     tokens = 0
-    for _ in ring.play():
+    for now_ns in ring.play():
         taken = world.take_events()
         steps = sum(isinstance(event, StepReported) for event in taken)
         events += taken
         tokens += steps * tokens_per_step(config)
         if steps and not world.ended:
-            curve.reached(tokens)
-    status = world.core.status(world.clock.now_ns())
-    tokens = round(status.ledger.trained)
+            curve.reached(tokens, now_ns)
+    ledger = world.core.status(world.clock.now_ns()).ledger
+    tokens, reached_ns = round(ledger.trained), finished_ns(events)
+    loss, others = curve.ended(tokens, reached_ns)
     return Score(
         trial=trial,
         seed=config.run.seed,
         tokens=tokens,
-        steps=status.clock,
-        loss=curve.ended(tokens),
+        steps=world.core.status(world.clock.now_ns()).clock,
+        loss=loss,
         curve=tuple(curve.points),
         seconds=0.0,
-        ring=_ring_score(events, config, status.ledger),
+        ring=ring_score(events, config, ledger, judge.sizes),
+        others=others,
+        curve_s=tuple(curve.times_s),
+        fleet=None if trial.storm is None else _fleet_score(trial.storm, config, ledger, reached_ns),
+        picture=None if trial.picture is None else picture_of(events, *trial.picture),
     )
 
 
 def _train_alone(trial: Trial, config: RunConfig, show: Show) -> Score:
     backend = _backend(config, 0, 1)
-    curve = _Curve(trial, lambda: _loss(backend.model, config), show)
-    for step in range(config.run.steps):
-        backend.inner_step(step)
-        curve.reached((step + 1) * tokens_per_step(config))
-    tokens = config.run.steps * tokens_per_step(config)
+    curve = _Curve(trial, lambda: _verdict(backend.model, config), show)
+    step_ns = round(config.virtual.step_s * NANOSECONDS_PER_SECOND)
+    history = None if trial.storm is None else _history(trial.storm, config)
+    widths = _Widths(backend.stream, config.inner.batch_size)
+    tokens = steps = now_ns = 0
+    for width, end_ns in _steps(history, step_ns):
+        if history is not None:
+            widths.width, backend.stream = width, widths
+        tokens += backend.inner_step(steps).tokens
+        steps, now_ns = steps + 1, end_ns
+        if tokens >= trial.tokens:
+            break
+        curve.reached(tokens, now_ns)
+    loss, others = curve.ended(tokens, now_ns)
+    fleet = None
+    if history is not None:
+        possible = now_ns / step_ns * tokens_per_step(config)
+        fleet = FleetScore(round(tokens / possible, 4), *_simulated(history, now_ns))
     return Score(
         trial=trial,
         seed=config.run.seed,
         tokens=tokens,
-        steps=config.run.steps,
-        loss=curve.ended(tokens),
+        steps=steps,
+        loss=loss,
         curve=tuple(curve.points),
         seconds=0.0,
+        others=others,
+        curve_s=tuple(curve.times_s),
+        fleet=fleet,
     )
+
+
+# ----------------------------------------------------------------------------------------------- what happens
 
 
 def _tape(trial: Trial, config: RunConfig) -> Tape:
     """All that happens in the trial, for twice as long as it should take."""
+    if trial.storm is not None:
+        return fleet_tape(trial.storm.fleet, duration_s=_history_s(config), seed=config.run.seed)
     names = tuple(f"learner{number}" for number in range(config.local.learners))
     actions: list[Action] = []
     if trial.failures is not None:
@@ -274,6 +220,78 @@ def _tape(trial: Trial, config: RunConfig) -> Tape:
     return Tape(name="trial", learners=names, actions=tuple(actions))
 
 
+def _history_s(config: RunConfig) -> float:
+    return STORM_MARGIN * config.run.steps * config.virtual.step_s
+
+
+def _history(storm: Storm, config: RunConfig) -> Stretches:
+    """The history that ``fleet_tape`` writes down."""
+    return play(storm.fleet, horizon_s=_history_s(config), replicas=1, seed=config.run.seed)
+
+
+def _fleet_score(storm: Storm, config: RunConfig, ledger: LedgerStatus, reached_ns: int) -> FleetScore:
+    steps = storm.learners * reached_ns / NANOSECONDS_PER_SECOND / config.virtual.step_s
+    counted = ledger.trained - ledger.dropped - ledger.lost - ledger.overwritten - sum(ledger.refused.values())
+    # What is trained after the end is reached is handed over in the last rounds and belongs to no time here.
+    counted = min(counted, config.run.tokens)
+    goodput = counted / (steps * tokens_per_step(config))
+    return FleetScore(round(goodput, 4), *_simulated(_history(storm, config), reached_ns))
+
+
+def _simulated(history: Stretches, until_ns: int) -> tuple[float, float, int]:
+    """Goodput of a history up to then, the time in seconds, and how many failures there were by then, on average."""
+    until_s = until_ns / NANOSECONDS_PER_SECOND
+    goodput, _, _ = measure(replace(history, horizon_s=until_s))
+    return round(float(goodput[0]), 4), round(until_s, 1), round(history.failures * until_s / history.horizon_s)
+
+
+def _steps(history: Stretches | None, step_ns: int) -> Iterator[tuple[float, int]]:
+    """Steps of one learner through its history: the share of its chips that take part, and when it ends, ns."""
+    if history is None:
+        number = 0
+        while True:
+            number += 1
+            yield 1.0, number * step_ns
+    left_ns = step_ns
+    for begin_s, end_s, rate in zip(history.begin_s, history.end_s, history.rate, strict=True):
+        now_ns, end_ns = (round(max(0.0, min(s, history.horizon_s)) * NANOSECONDS_PER_SECOND) for s in (begin_s, end_s))
+        while end_ns - now_ns >= left_ns:
+            now_ns += left_ns
+            left_ns = step_ns
+            yield float(rate), now_ns
+        left_ns -= end_ns - now_ns
+
+
+class _Widths:
+    """A stream whose batches have fewer rows: those of the chips that are there. The others' are not trained."""
+
+    def __init__(self, stream: Batches, rows: int) -> None:
+        self._stream, self._rows = stream, rows
+        self._owed = 0.0
+        self.width = 1.0
+
+    @property
+    def position(self) -> int:
+        return self._stream.position
+
+    @property
+    def remaining(self) -> int | None:
+        return self._stream.remaining
+
+    def seek(self, position: int) -> None:
+        self._stream.seek(position)
+
+    def next(self) -> Tokens:
+        """As many rows as the width allows, on average."""
+        self._owed += self._rows * self.width
+        rows = max(1, int(self._owed))
+        self._owed -= rows
+        return self._stream.next()[:rows]
+
+
+# ------------------------------------------------------------------------------------------------- what is scored
+
+
 class _Judge:
     """Scores the syncer's parameters with a model of its own."""
 
@@ -282,33 +300,39 @@ class _Judge:
         self._model = new_model(config, _text(config.data))
         self._store = TorchStore(self._model)
         method = LayoutMethod(config.protocol.layout)
-        self._layout = build_layout(self._store.tensors(), config.protocol.fragments, method)
-        self._store.bind(self._layout)
+        layout = build_layout(self._store.tensors(), config.protocol.fragments, method)
+        self._store.bind(layout)
+        self.sizes = [layout.fragment_size(fragment) for fragment in range(layout.fragment_count)]
 
-    def loss_of(self, world: World) -> float:
-        for fragment in range(self._layout.fragment_count):
+    def verdict_on(self, world: World) -> Verdict:
+        for fragment in range(len(self.sizes)):
             self._store.write_fragment(fragment, world.global_values(fragment))
-        return _loss(self._model, self._config)
+        return _verdict(self._model, self._config)
 
 
 class _Curve:
     """Evaluates at even distances, and at the end."""
 
-    def __init__(self, trial: Trial, loss: Callable[[], float], show: Show) -> None:
+    def __init__(self, trial: Trial, judge: Callable[[], Verdict], show: Show) -> None:
         self.points: list[tuple[int, float]] = []
+        self.times_s: list[float] = []
         self._tokens, self._count = trial.tokens, trial.curve_points
-        self._loss, self._show = loss, show
+        self._judge, self._show = judge, show
 
-    def reached(self, tokens: int) -> None:
+    def reached(self, tokens: int, now_ns: int) -> None:
         due = (len(self.points) + 1) * self._tokens
         if due <= tokens * self._count and len(self.points) < self._count - 1:
-            self.points.append((tokens, self._loss()))
+            self._note(tokens, now_ns)
         self._show(tokens, self.points[-1][1] if self.points else None)
 
-    def ended(self, tokens: int) -> float:
-        loss = self._loss()
-        self.points.append((tokens, loss))
-        return loss
+    def ended(self, tokens: int, now_ns: int) -> Verdict:
+        return self._note(tokens, now_ns)
+
+    def _note(self, tokens: int, now_ns: int) -> Verdict:
+        verdict = self._judge()
+        self.points.append((tokens, verdict[0]))
+        self.times_s.append(round(now_ns / NANOSECONDS_PER_SECOND, 3))
+        return verdict
 
 
 @cache
@@ -326,33 +350,7 @@ def _backend(config: RunConfig, shard: int, shards: int) -> TorchBackend:
     return new_backend(config, shard, shards, _text(config.data), is_alone=False)
 
 
-def _loss(model: nn.Module, config: RunConfig) -> float:
-    nats_per_token = validation_loss(model, _scored_text(config.data), causal_loss)
-    return round(nats_per_token / _text(config.data).bytes_per_token, 5)
-
-
-def _ring_score(events: Sequence[Event], config: RunConfig, ledger: LedgerStatus) -> RingScore:
-    closed = [event for event in events if isinstance(event, RoundClosed)]
-    made = [event for event in events if isinstance(event, ContributionAccepted)]
-    reached_ns = next(event.at_ns for event in events if isinstance(event, RunFinishing))
-    per_fragment = [0] * config.protocol.fragments
-    for event in closed:
-        per_fragment[event.fragment] += 1
-    return RingScore(
-        rounds=len(closed),
-        rounds_per_fragment=tuple(per_fragment),
-        participants=_mean(len(event.participants) for event in closed),
-        live=_mean(event.live for event in closed),
-        staleness=_mean(event.staleness for event in made),
-        staleness_max=max((event.staleness for event in made), default=0),
-        steps_per_contribution=_mean(event.c_steps for event in made),
-        deaths=sum(isinstance(event, LearnerAway) for event in events),
-        time_s=reached_ns / NANOSECONDS_PER_SECOND,
-        ideal_s=config.run.steps * STEP_NS / NANOSECONDS_PER_SECOND,
-        ledger=ledger,
-    )
-
-
-def _mean(values: Iterable[float]) -> float:
-    listed = list(values)
-    return round(sum(listed) / len(listed), 3) if listed else 0.0
+def _verdict(model: nn.Module, config: RunConfig) -> Verdict:
+    scores = validation_scores(model, _scored_text(config.data), causal_scores)
+    loss = round(scores.pop(TEXT).nats / _text(config.data).bytes_per_token, 5)
+    return loss, tuple(Other(name, round(each.nats, 5), round(each.accuracy, 4)) for name, each in scores.items())

@@ -106,7 +106,8 @@ class DataSection(_Section, frozen=True):
     """What it is trained on (``data``)."""
 
     source: str = "stdlib"
-    """``stdlib`` (the Python standard library's own source), a folder, a text file or a ``.jsonl`` file."""
+    """``stdlib`` (the Python standard library's own source), a folder, a text file, a ``.jsonl`` file, or ``digits`` (a
+    megabyte of ``stdlib`` and as many tokens of images with their labels, for a model that sees)."""
     text_field: str = "text"
     """Field of a JSON line that holds the text."""
     tokenizer: str = "bytes"

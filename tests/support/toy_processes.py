@@ -25,6 +25,7 @@ from unlockstep.config import RunConfig
 from unlockstep.core.chunks import Float32
 from unlockstep.core.errors import UsageError
 from unlockstep.core.messages import GoneBack, LearnerInput, LearnerMessage, Progress, Published, VersionNotice, Welcome
+from unlockstep.core.status import Score
 from unlockstep.learners.toy import ToyBackend
 from unlockstep.loop import LearnerLoop
 from unlockstep.net.access.security import ClientSecurity
@@ -164,12 +165,12 @@ class ToyExaminer:
         self._backend.bind(self.layout)
         self.has_model = False
 
-    def evaluate(self, values: dict[int, Float32]) -> tuple[float, float]:
+    def evaluate(self, values: dict[int, Float32]) -> tuple[float, float, tuple[Score, ...]]:
         for fragment, value in values.items():
             self._backend.write_fragment(fragment, value)
         self.has_model = True
         loss = float(np.mean((self._backend.values - self._backend.optimum) ** 2)) / 2
-        return loss, loss
+        return loss, loss, ()
 
     def save(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)

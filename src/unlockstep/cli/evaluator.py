@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from unlockstep.core.chunks import Float32
     from unlockstep.core.layout import Layout
     from unlockstep.core.messages import Evaluation, VersionNotice
-    from unlockstep.core.status import Status
+    from unlockstep.core.status import Score, Status
     from unlockstep.net.access.security import ClientSecurity
     from unlockstep.net.clients.observer import Observer
 
@@ -97,22 +97,26 @@ class Examiner:
         self.has_model = False
         """Whether the model holds values of the run."""
 
-    def evaluate(self, values: dict[int, Float32]) -> tuple[float, float]:
-        """Validation loss of these fragments, nats per token and nats per byte. Takes a while."""
-        from unlockstep.learners.evaluation import validation_loss
-        from unlockstep.models import causal_loss
+    def evaluate(self, values: dict[int, Float32]) -> tuple[float, float, tuple[Score, ...]]:
+        """Validation loss of these fragments, nats per token and nats per byte, and what else the model is asked. Takes
+        a while."""
+        from unlockstep.core.status import Score
+        from unlockstep.learners.evaluation import validation_scores
+        from unlockstep.models import TEXT, causal_scores
 
         for fragment, value in values.items():
             self._store.write_fragment(fragment, value)
         self.has_model = True
         try:
-            loss = validation_loss(self._model, self._batches, causal_loss)
+            scores = validation_scores(self._model, self._batches, causal_scores)
         except Exception as error:  # whatever a model of the user's raises
             raise UsageError(
                 f"model.spec = {self._spec!r} cannot be validated ({type(error).__name__}: {error}); it must be "
                 "a causal language model: token ids in, logits out"
             ) from error
-        return loss, loss / self._bytes_per_token
+        loss = scores.pop(TEXT).nats
+        others = tuple(Score(name, score.nats, score.accuracy) for name, score in scores.items())
+        return loss, loss / self._bytes_per_token, others
 
     def save(self, folder: Path) -> None:
         """Write the model as evaluated last."""
@@ -370,9 +374,10 @@ async def _evaluate(examiner: Examiner, replica: Replica, name: str, as_json: bo
     replica.news.clear()
     clock, versions = replica.clock, replica.versions
     # In a thread: what is committed meanwhile is fetched, and the connection stays alive.
-    loss, nats_per_byte = await asyncio.to_thread(examiner.evaluate, dict(replica.values))
-    evaluation = Evaluation(name, clock, loss, nats_per_byte, versions)
+    loss, nats_per_byte, scores = await asyncio.to_thread(examiner.evaluate, dict(replica.values))
+    evaluation = Evaluation(name, clock, loss, nats_per_byte, versions, scores)
     await replica.say(evaluation)
-    _log.info("clock %d: validation loss %.4f nats/token, %.4f nats/byte", clock, loss, nats_per_byte)
+    others = "".join(f", {score.name} {score.nats:.4f} nats, {score.accuracy:.1%} right" for score in scores)
+    _log.info("clock %d: validation loss %.4f nats/token, %.4f nats/byte%s", clock, loss, nats_per_byte, others)
     if as_json:
         print_json(evaluation)

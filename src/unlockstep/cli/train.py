@@ -38,7 +38,7 @@ def train(
         str | None, typer.Option(help="A preset, a transformers config.json, or package.module:factory (model.spec).")
     ] = None,
     data: Annotated[
-        str | None, typer.Option(help="stdlib, a folder, a text file or a .jsonl file (data.source).")
+        str | None, typer.Option(help="stdlib, a folder, a text file, a .jsonl file or digits (data.source).")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default runs/NAME-DATE-TIME-PROCESS.")] = None,
     config_file: Annotated[Path | None, typer.Option("--config", help="Configuration to start from (TOML).")] = None,

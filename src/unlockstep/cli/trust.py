@@ -21,7 +21,7 @@ Trust = Annotated[
     typer.Option("--trust-syncer", help="Run the code and read the files of this machine that its settings name."),
 ]
 
-BUILT_IN_SOURCE, BUILT_IN_TOKENIZER = "stdlib", "bytes"
+BUILT_IN_SOURCES, BUILT_IN_TOKENIZER = ("stdlib", "digits"), "bytes"
 
 
 def require_trusted(config: RunConfig, is_trusted: bool) -> None:
@@ -33,7 +33,7 @@ def require_trusted(config: RunConfig, is_trusted: bool) -> None:
         _refuse("model.spec", spec, "code that would run here")
     if spec.endswith(".json"):
         _refuse("model.spec", spec, "a file of this machine")
-    if data.source != BUILT_IN_SOURCE:
+    if data.source not in BUILT_IN_SOURCES:
         _refuse("data.source", data.source, "files of this machine, which would be trained into the model of all")
     if data.tokenizer != BUILT_IN_TOKENIZER:
         _refuse("data.tokenizer", data.tokenizer, "a file of this machine")

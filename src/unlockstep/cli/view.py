@@ -20,6 +20,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from unlockstep.core.foreign_text import printable
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 from unlockstep.core.status import EvaluationStatus, LearnerStatus, RoundStatus, Status
 from unlockstep.launch.local import ENDING, progress
@@ -242,7 +243,8 @@ def loss_line(evaluation: EvaluationStatus) -> str:
     """A validation loss, and when."""
     if evaluation.nats_per_byte is None:
         return f"not a number at step {evaluation.clock}"
-    return f"{evaluation.nats_per_byte:.3f} nats/byte at step {evaluation.clock}"
+    others = "".join(f", {printable(score.name)} {score.accuracy:.1%}" for score in evaluation.scores)
+    return f"{evaluation.nats_per_byte:.3f} nats/byte{others} at step {evaluation.clock}"
 
 
 def sparkline(values: Sequence[float | None], width: int) -> str:

@@ -11,7 +11,7 @@ import msgspec
 from unlockstep.core.data_book import DataStatus, Grant
 from unlockstep.core.formats import Codec
 from unlockstep.core.reasons import DepartureReason, JoinRefusal, Recovered, RefusalReason, WindowReason
-from unlockstep.core.status import LedgerStatus
+from unlockstep.core.status import LedgerStatus, Score
 
 
 class _Event(msgspec.Struct, frozen=True, tag=True, tag_field="event"):
@@ -280,6 +280,8 @@ class EvaluationReported(_Event, frozen=True):
     loss: float
     nats_per_byte: float
     versions: tuple[int, ...]
+    scores: tuple[Score, ...] = ()
+    """What was scored beside the text."""
 
 
 class LossSpiked(_Event, frozen=True):

@@ -23,6 +23,7 @@ from unlockstep.core.errors import RemoteProtocolError
 from unlockstep.core.formats import Codec
 from unlockstep.core.layout import TensorSpec
 from unlockstep.core.reasons import DepartureReason, JoinRefusal, Recovered, RefusalReason
+from unlockstep.core.status import Score
 
 MESSAGE_BYTES_MAX = 8 * 1024 * 1024
 """Largest control message: the tensor list of a model with about 50 000 tensors."""
@@ -180,6 +181,8 @@ class Evaluation(_Message, frozen=True):
     """Nats per token."""
     nats_per_byte: float
     versions: tuple[int, ...]
+    scores: tuple[Score, ...] = ()
+    """What it has scored beside the text: the labels of images, say."""
 
 
 LearnerMessage = Join | Heartbeat | Progress | Leaving | Leave | StateWanted | StateDeclined | Evaluation

@@ -35,7 +35,10 @@ COUNT_MAX = 2**53
 NEWS_MAX = 4096
 """Adoptions, or contributions, that one message may speak of: more than there can be, and soon gone through."""
 
-DIGEST_LENGTH_MAX = 128
+SCORES_MAX = 16
+"""Of one evaluation."""
+
+WORD_LENGTH_MAX = 128
 """Of what is written into the run log as it comes."""
 
 
@@ -75,6 +78,8 @@ def check_shape(message: SyncerInput, fragment_count: int) -> None:
         case Evaluation():
             _per_fragment(message, "versions", message.versions, fragment_count)
             _counts(message, (message.clock,))
+            _few(message, "scores", message.scores, SCORES_MAX)
+            _short(message, *(score.name for score in message.scores))
 
 
 def check_syncer_shape(message: object, fragment_count: int) -> None:
@@ -124,15 +129,15 @@ def _grants(message: object, grants: Iterable[Grant]) -> None:
         _counts(message, (grant.at, grant.epoch, grant.start, grant.stop - grant.start))
 
 
-def _few(message: object, name: str, entries: tuple[object, ...]) -> None:
-    if len(entries) > NEWS_MAX:
-        raise RemoteProtocolError(f"{type(message).__name__}.{name} has {len(entries)} entries, {NEWS_MAX} at most")
+def _few(message: object, name: str, entries: tuple[object, ...], most: int = NEWS_MAX) -> None:
+    if len(entries) > most:
+        raise RemoteProtocolError(f"{type(message).__name__}.{name} has {len(entries)} entries, {most} at most")
 
 
-def _short(message: object, *digests: str) -> None:
-    for digest in digests:
-        if len(digest) > DIGEST_LENGTH_MAX:
-            raise RemoteProtocolError(f"{type(message).__name__} has a digest of {len(digest)} characters")
+def _short(message: object, *words: str) -> None:
+    for word in words:
+        if len(word) > WORD_LENGTH_MAX:
+            raise RemoteProtocolError(f"{type(message).__name__} has a digest or name of {len(word)} characters")
 
 
 def _per_fragment(message: object, name: str, counts: tuple[int, ...], fragment_count: int) -> None:

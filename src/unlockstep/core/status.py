@@ -86,12 +86,23 @@ class LedgerStatus(msgspec.Struct, frozen=True):
     """Trained and in no other class: with a learner, on its way, or accepted and not yet merged."""
 
 
+class Score(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One thing a model is asked at validation, beside the text: what it loses, and how often it is right."""
+
+    name: str
+    nats: float
+    """Per answer."""
+    accuracy: float
+    """Share of answers to which it gives the highest probability."""
+
+
 class EvaluationStatus(msgspec.Struct, frozen=True):
     at_ns: int
     clock: int
     loss: float | None
     """None: it was not a number."""
     nats_per_byte: float | None
+    scores: tuple[Score, ...] = ()
 
 
 class Status(msgspec.Struct, frozen=True):

@@ -94,7 +94,9 @@ class Tally:
         return self._downtime_ns + (0 if self._down_since_ns is None else now_ns - self._down_since_ns)
 
     def evaluated(self, event: EvaluationReported) -> None:
-        self.evaluations.append(EvaluationStatus(event.at_ns, event.clock, event.loss, event.nats_per_byte))
+        self.evaluations.append(
+            EvaluationStatus(event.at_ns, event.clock, event.loss, event.nats_per_byte, event.scores)
+        )
 
 
 def status_of(

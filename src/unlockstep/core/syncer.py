@@ -557,6 +557,7 @@ class SyncerCore:
             evaluation.loss,
             evaluation.nats_per_byte,
             evaluation.versions,
+            evaluation.scores,
         )
         self._tally.evaluated(event)
         self._outbox.log(event)

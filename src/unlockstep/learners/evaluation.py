@@ -1,10 +1,10 @@
-"""Validation loss of a torch model. Decides how losses of batches become one number, not which batches are taken."""
+"""Validation of a torch model. Decides how what batches give becomes one number each, not which batches are taken."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,28 +17,41 @@ Tokens: TypeAlias = npt.NDArray[np.int64]
 Loss: TypeAlias = Callable[[nn.Module, Tensor], Tensor]
 """(model, tokens int64[B, T + 1] on the model's device) -> mean loss, nats per token, a scalar."""
 
+Judge: TypeAlias = Callable[[nn.Module, Tensor], Mapping[str, Tensor]]
+"""(model, tokens) as of ``Loss`` -> by name, float64[3]: nats and right answers in sum, and how many were asked for."""
+
+
+class Score(NamedTuple):
+    """How a model does at one of the things it is asked."""
+
+    nats: float
+    """Per target."""
+    accuracy: float
+    """Share of targets to which it gives the highest probability."""
+    targets: int
+
 
 @torch.no_grad()
-def validation_loss(model: nn.Module, batches: Iterable[Tokens], loss: Loss) -> float:
-    """Mean loss over the tokens of all ``batches``, nats per token; the model trains on afterwards as before.
-
-    ::
-
-        sum over batches of (targets in it * its loss) / targets in all
+def validation_scores(model: nn.Module, batches: Iterable[Tokens], judge: Judge) -> dict[str, Score]:
+    """Every score of ``model`` over all targets of all ``batches``; the model trains on afterwards as before.
 
     Raises:
-        ValueError: no batch.
+        ValueError: nothing was asked under some name: no batch, or none that has what it is about.
     """
     device = next(model.parameters()).device
-    nats, tokens = 0.0, 0
+    sums: dict[str, Tensor] = {}
     with _evaluating(model):
         for batch in batches:
-            targets = batch[:, 1:].size
-            nats += targets * float(loss(model, torch.from_numpy(batch).to(device)))
-            tokens += targets
-    if tokens == 0:
+            for name, part in judge(model, torch.from_numpy(batch).to(device)).items():
+                sums[name] = sums[name] + part if name in sums else part
+    scores = {}
+    for name, (nats, hits, targets) in ((name, total.tolist()) for name, total in sums.items()):
+        if targets == 0:
+            raise ValueError(f"nothing to validate {name} on: no batch has any of it")
+        scores[name] = Score(nats / targets, hits / targets, int(targets))
+    if not scores:
         raise ValueError("nothing to validate on: no batch")
-    return nats / tokens
+    return scores
 
 
 @contextmanager

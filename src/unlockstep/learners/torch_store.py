@@ -25,7 +25,7 @@ from unlockstep.core.errors import UsageError
 from unlockstep.core.layout import Layout, Role, TensorSpec, explain_difference
 from unlockstep.learners.backend import FloatArray
 
-_EMBEDDING_NAME = re.compile(r"lm_head|wte|wpe|\w*embed(ding)?s?(_tokens|_positions)?")
+_EMBEDDING_NAME = re.compile(r"lm_head|wte|wpe|\w*embed(ding)?s?(_tokens|_positions|_table)?")
 """What embeddings and output heads are called that are neither an ``nn.Embedding`` nor named by the model itself."""
 
 

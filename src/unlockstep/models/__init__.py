@@ -3,7 +3,24 @@
 Importing this package imports neither torch nor transformers: the process that builds a model pays for them.
 """
 
-from unlockstep.models.factory import build_model, causal_loss, check_can_save, positions_max, save_model
+from unlockstep.models.factory import (
+    TEXT,
+    build_model,
+    causal_loss,
+    causal_scores,
+    check_can_save,
+    positions_max,
+    save_model,
+)
 from unlockstep.models.presets import PRESETS
 
-__all__ = ["PRESETS", "build_model", "causal_loss", "check_can_save", "positions_max", "save_model"]
+__all__ = [
+    "PRESETS",
+    "TEXT",
+    "build_model",
+    "causal_loss",
+    "causal_scores",
+    "check_can_save",
+    "positions_max",
+    "save_model",
+]

@@ -14,6 +14,7 @@ import os
 import shutil
 import tempfile
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,9 @@ from unlockstep.models.presets import PRESETS
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+TEXT = "text"
+"""The score that every model has."""
 
 
 def build_model(spec: str, vocabulary_size: int, seed: int) -> nn.Module:
@@ -67,17 +71,50 @@ def causal_loss(model: nn.Module, batch: Tensor) -> Tensor:
 
         loss = -1/(B T) sum_{b, t} log softmax(model(batch[:, :-1]))[b, t, batch[b, t + 1]]
 
+    A model with ``named_targets`` is asked for those only (``models.vision``); for none of them the loss is 0.
+
     Args:
         model: takes int64 [B, T]; returns logits [B, T, V] or an object with ``.logits``.
         batch: int64 [B, T + 1], on the model's device.
     """
     from torch.nn import functional
 
+    logits, asked = _logits(model, batch), named_targets(model, batch)
+    if asked.keys() == {TEXT}:
+        return functional.cross_entropy(logits, asked[TEXT].flatten())
+    losses = [functional.cross_entropy(logits, targets.flatten(), reduction="sum") for targets in asked.values()]
+    return sum(losses, logits.new_zeros(())) / max(1, sum(int((t >= 0).sum()) for t in asked.values()))
+
+
+def causal_scores(model: nn.Module, batch: Tensor) -> Mapping[str, Tensor]:
+    """What a batch adds to each score of a model: name to float64 [3], nats and right answers in sum, and targets.
+
+    Every model has ``text``; one with ``named_targets`` has what it names. Arguments as of ``causal_loss``.
+    """
+    import torch
+    from torch.nn import functional
+
+    logits, sums = _logits(model, batch), {}
+    for name, targets in named_targets(model, batch).items():
+        nats = functional.cross_entropy(logits, targets.flatten(), reduction="sum")
+        hits = (logits.argmax(-1) == targets.flatten()).sum()
+        sums[name] = torch.stack([part.double() for part in (nats, hits, (targets >= 0).sum())])
+    return sums
+
+
+def named_targets(model: nn.Module, batch: Tensor) -> Mapping[str, Tensor]:
+    """What a model is asked to say next, int64 [B, T] by the name of the score: what it says itself, or all of it."""
+    choose = getattr(model, "named_targets", None)
+    return {TEXT: batch[:, 1:]} if choose is None else choose(batch)
+
+
+def _logits(model: nn.Module, batch: Tensor) -> Tensor:
+    """Float32 [B T, V]."""
     # A key-value cache is of no use in training; whoever loads the saved model to generate text wants it on.
     options = {"use_cache": False} if _is_transformers(model) else {}
     output = model(batch[:, :-1], **options)
-    logits = getattr(output, "logits", output)
-    return functional.cross_entropy(logits.flatten(0, 1).float(), batch[:, 1:].flatten())
+    logits: Tensor = getattr(output, "logits", output)
+    return logits.flatten(0, 1).float()
 
 
 def positions_max(model: nn.Module) -> int | None:
@@ -104,7 +141,8 @@ def check_can_save(folder: str | os.PathLike[str]) -> None:
 def save_model(model: nn.Module, folder: str | os.PathLike[str]) -> None:
     """Write ``model`` to ``folder``, whole or not at all; a model saved there before is replaced.
 
-    A transformers model is loaded by ``transformers.AutoModelForCausalLM.from_pretrained(folder)``. Any other module
+    A transformers model is loaded by ``transformers.AutoModelForCausalLM.from_pretrained(folder)``, one that sees by
+    ``AutoModelForImageTextToText``. Any other module
     is written as ``model.safetensors``, tied weights once: ``safetensors.torch.load_model(module, file)`` reads it.
 
     Raises:

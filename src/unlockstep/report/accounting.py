@@ -47,7 +47,7 @@ from unlockstep.core.ids import NEVER_NS
 from unlockstep.core.ledger import Ledger
 from unlockstep.core.options import ProtocolOptions
 from unlockstep.core.reasons import NOT_ENTERED, DepartureReason, Recovered, RefusalReason
-from unlockstep.core.status import LedgerStatus
+from unlockstep.core.status import LedgerStatus, Score
 from unlockstep.core.sync_round import RoundMemory
 
 
@@ -121,6 +121,8 @@ class Validation(msgspec.Struct, frozen=True):
     loss: float | None
     """None: it was not a number."""
     nats_per_byte: float | None
+    scores: tuple[Score, ...] = ()
+    """Beside the text."""
 
 
 class Accounting(msgspec.Struct, frozen=True):
@@ -186,7 +188,8 @@ def account(events: Iterable[Event], options: ProtocolOptions) -> Accounting:
         if isinstance(event, SyncerResumed):
             ended = False
         if isinstance(event, EvaluationReported):
-            evaluations.append(Validation(event.at_ns, event.clock, _number(event.loss), _number(event.nats_per_byte)))
+            loss, nats_per_byte = _number(event.loss), _number(event.nats_per_byte)
+            evaluations.append(Validation(event.at_ns, event.clock, loss, nats_per_byte, event.scores))
         if ended:
             continue
         last_ns = event.at_ns

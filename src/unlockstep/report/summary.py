@@ -14,6 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from unlockstep.core.foreign_text import printable
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 from unlockstep.core.reasons import DepartureReason, Recovered
 from unlockstep.core.status import LedgerStatus
@@ -133,7 +134,8 @@ def _validation(accounting: Accounting) -> str:
 def _loss(evaluation: Validation) -> str:
     if evaluation.nats_per_byte is None:
         return f"not a number at step {evaluation.clock}"
-    return f"{evaluation.nats_per_byte:.4f} nats/byte at step {evaluation.clock}"
+    others = "".join(f", {printable(score.name)} {score.accuracy:.1%}" for score in evaluation.scores)
+    return f"{evaluation.nats_per_byte:.4f} nats/byte{others} at step {evaluation.clock}"
 
 
 def _times(count: int) -> str:

@@ -33,3 +33,8 @@ def test_what_is_on_this_machine_is_for_a_syncer_that_is_trusted(case: str) -> N
 @pytest.mark.parametrize("preset", PRESETS)
 def test_what_comes_with_the_program_anybody_may_name(preset: str) -> None:
     require_trusted(run_config.apply(RunConfig(), [f"model.spec={preset}"]), is_trusted=False)
+
+
+@pytest.mark.parametrize("source", ["stdlib", "digits"])
+def test_data_that_comes_with_python_packages_anybody_may_name(source: str) -> None:
+    require_trusted(run_config.apply(RunConfig(), [f"data.source={source}"]), is_trusted=False)

@@ -19,7 +19,7 @@ from support.statuses import (
     status,
 )
 from unlockstep.cli.view import Eta, LiveView, PlainView, clock_time, news, picture, progress_line, sparkline
-from unlockstep.core.status import EvaluationStatus, LearnerStatus, NextRoundStatus, Status
+from unlockstep.core.status import EvaluationStatus, LearnerStatus, NextRoundStatus, Score, Status
 
 NAMES = ("learner-0", "learner-1", "learner-2", "learner-3")
 
@@ -207,6 +207,8 @@ def test_news_of_evaluations_are_told_once() -> None:
     assert news(status(evaluations=(first,)), status(evaluations=(first, second))) == [
         "validation loss 2.500 nats/byte at step 16"
     ]
+    seen = EvaluationStatus(SECOND_NS, 8, 2.5, 2.5, (Score("label", 0.4, 0.875),))
+    assert news(status(), status(evaluations=(seen,))) == ["validation loss 2.500 nats/byte, label 87.5% at step 8"]
     broken = EvaluationStatus(at_ns=SECOND_NS, clock=8, loss=None, nats_per_byte=None)
     assert news(status(), status(evaluations=(broken,))) == ["validation loss not a number at step 8"]
 

@@ -19,7 +19,8 @@ from unlockstep.core.messages import (
     Progress,
     Undelivered,
 )
-from unlockstep.core.shapes import COUNT_MAX, DIGEST_LENGTH_MAX, NEWS_MAX, check_shape
+from unlockstep.core.shapes import COUNT_MAX, NEWS_MAX, SCORES_MAX, WORD_LENGTH_MAX, check_shape
+from unlockstep.core.status import Score
 
 PROGRESS = Progress(
     learner="l0",
@@ -37,7 +38,7 @@ PROGRESS = Progress(
 )
 JOIN = join("l0", unsettled=(HandedOver(1, 0, 10),))
 LEAVE = Leave("l0", 1, (0, 10))
-EVALUATION = Evaluation("eval", 3, 2.0, 0.5, (0, 1))
+EVALUATION = Evaluation("eval", 3, 2.0, 0.5, (0, 1), (Score("label", 0.5, 0.9),))
 
 
 @pytest.mark.parametrize(
@@ -63,13 +64,15 @@ def test_a_message_that_fits_the_run_passes(message: LearnerMessage) -> None:
         (PROGRESS, {"undelivered": (Undelivered(0, 0, COUNT_MAX + 1, 1),)}),
         (PROGRESS, {"undelivered": (Undelivered(0, 0, 1, 1),) * (NEWS_MAX + 1)}),
         (PROGRESS, {"adopted": (AdoptionNotice(0, 1, "00", 5),) * (NEWS_MAX + 1)}),
-        (PROGRESS, {"adopted": (AdoptionNotice(0, 1, "0" * (DIGEST_LENGTH_MAX + 1), 5),)}),
+        (PROGRESS, {"adopted": (AdoptionNotice(0, 1, "0" * (WORD_LENGTH_MAX + 1), 5),)}),
         (JOIN, {"unsettled": (HandedOver(1, 0, 10),) * (NEWS_MAX + 1)}),
         (JOIN, {"unsettled": (HandedOver(1, 2, 10),)}),
-        *((JOIN, {name: "0" * (DIGEST_LENGTH_MAX + 1)}) for name in ("data_digest", "layout_digest", "run_id")),
+        *((JOIN, {name: "0" * (WORD_LENGTH_MAX + 1)}) for name in ("data_digest", "layout_digest", "run_id")),
         *((LEAVE, {"tokens_dropped": counts}) for counts in ((), (1,), (1, 1, 1), (1, -1))),
         *((EVALUATION, {"versions": versions}) for versions in ((0,), (0, -1))),
         (EVALUATION, {"clock": -1}),
+        (EVALUATION, {"scores": (Score("label", 0.5, 0.9),) * (SCORES_MAX + 1)}),
+        (EVALUATION, {"scores": (Score("l" * (WORD_LENGTH_MAX + 1), 0.5, 0.9),)}),
     ],
 )
 def test_a_message_that_does_not_fit_is_the_peers_error(message: LearnerMessage, changes: dict[str, Any]) -> None:

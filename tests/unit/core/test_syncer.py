@@ -32,6 +32,7 @@ from unlockstep.core.messages import (
 )
 from unlockstep.core.reasons import DepartureReason, JoinRefusal, RefusalReason, WindowReason
 from unlockstep.core.run_states import MOVES, RunMove, RunState
+from unlockstep.core.status import Score
 
 VERSIONS_0 = (VersionNotice(0, 0, "digest-0-0"), VersionNotice(1, 0, "digest-1-0"))
 
@@ -251,10 +252,11 @@ def test_overwritten_tokens_are_cumulative_so_that_a_lost_message_loses_none() -
 
 def test_an_evaluation_is_logged_and_shown() -> None:
     stage = running("a")
-    stage.tell(Evaluation("evaluator", 1, 2.5, 1.25, (0, 0)))
-    assert [event.loss for event in stage.of(EvaluationReported)] == [2.5]
+    scores = (Score("label", 0.5, 0.75),)
+    stage.tell(Evaluation("evaluator", 1, 2.5, 1.25, (0, 0), scores))
+    assert [(event.loss, event.scores) for event in stage.of(EvaluationReported)] == [(2.5, scores)]
     (shown,) = stage.core.status(stage.now_ns).evaluations
-    assert (shown.clock, shown.loss, shown.nats_per_byte) == (1, 2.5, 1.25)
+    assert (shown.clock, shown.loss, shown.nats_per_byte, shown.scores) == (1, 2.5, 1.25, scores)
 
 
 def test_the_status_shows_every_learner_and_why_a_round_is_open() -> None:

@@ -122,7 +122,7 @@ def test_import_path_is_called_with_the_vocabulary_if_it_takes_it(importable: st
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        ("lama-tiny", r"'lama-tiny' is not a model: give one of gemma4-tiny, llama-20m, llama-tiny, the path"),
+        ("lama-tiny", r"'lama-tiny' is not a model: give one of gemma4-moe-tiny, .*, llama-tiny, the path"),
         ("no_such.package:f", r"importing 'no_such\.package' fails \(ModuleNotFoundError: .*\): .* PYTHONPATH"),
         ("my_models:absent", r"my_models has no callable 'absent': name a function or a class"),
         ("my_models:not_callable", r"my_models has no callable 'not_callable'"),

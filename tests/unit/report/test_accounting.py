@@ -30,7 +30,7 @@ from unlockstep.core.events import (
 )
 from unlockstep.core.options import ProtocolOptions
 from unlockstep.core.reasons import DepartureReason, RefusalReason, WindowReason
-from unlockstep.core.status import LedgerStatus, Status
+from unlockstep.core.status import LedgerStatus, Score, Status
 from unlockstep.learners.toy import ToyBackend
 from unlockstep.report.accounting import Absence, Accounting, LearnerAccount, Spread, Validation, account, spread
 from unlockstep.sim.world import World
@@ -286,9 +286,10 @@ def test_who_goes_when_the_run_ends_is_not_absent() -> None:
 
 
 def test_evaluations_after_the_end_count_and_nothing_else_does() -> None:
-    evaluation = EvaluationReported(9, "evaluator", 1, 2.0, 1.5, (1,))
+    scores = (Score("label", 0.5, 0.75),)
+    evaluation = EvaluationReported(9, "evaluator", 1, 2.0, 1.5, (1,), scores)
     accounting = tell(*START, finished(5), evaluation, step(10, tokens=99))
-    assert accounting.evaluations == (Validation(9, 1, 2.0, 1.5),)
+    assert accounting.evaluations == (Validation(9, 1, 2.0, 1.5, scores),)
     assert accounting.ledger.trained == 10
     assert accounting.duration_ns == 5 - 1
 

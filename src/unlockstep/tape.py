@@ -22,11 +22,12 @@ A story is *contradictory*, and refused, when an action cannot be done to its ta
 
 - A stopped process can be killed. It cannot be stopped again, nor asked to leave: it would not hear of it.
 - A dead learner comes back by ``restart``; one that left, or never was there, comes by ``join``.
-- Speed and throttle are levels: setting one replaces the last, and 1 or 0 lifts it. A link is cut once: to cut it in
-  another direction, heal it first. Healing lifts the cut alone.
-- Speed, cut and throttle belong to the name: they outlast stop, death and restart, and the link of a dead learner can
-  be cut, healed and throttled. They end when the learner leaves or is replaced: who comes then begins without any.
-- The syncer can be killed, stopped, continued and restarted. Everything else is done to a learner.
+- Speed, throttle, delay and the state of a disk are levels: setting one replaces the last, and 1, 0 or ``free`` lifts
+  it. Jumps of a clock add up. A link is cut once: to cut it in another direction, heal it first. Healing lifts the cut
+  alone.
+- Speed, link, disk and clock belong to the name: they outlast stop, death and restart, and are changed while it is
+  dead. They end when the learner leaves or is replaced: who comes then begins without any.
+- What a process does, its disk and its clock are of the syncer as well. Everything else is done to a learner.
 - Actions at the same time are applied in the order written.
 """
 
@@ -63,6 +64,10 @@ UNSEEN_NS = 3 * NANOSECONDS_PER_SECOND
 # Beyond these a simulation would come to steps of no length or of years.
 FACTOR_MIN, FACTOR_MAX = 1e-3, 1e6
 MBIT_PER_S_MIN, MBIT_PER_S_MAX = 1e-3, 1e9
+DELAY_S_MAX = 60.0
+JUMP_S_MAX = 1e9
+"""Thirty years: what a clock that has lost its battery is off by."""
+
 BODIES_MAX = 2**31
 
 SHOWN_MAX = 80
@@ -137,6 +142,26 @@ class Corrupt(_Action, frozen=True, kw_only=True):
     bodies: int = 1
 
 
+class Delay(_Action, frozen=True, kw_only=True):
+    """From now on everything on the link arrives so much later, each way; 0 lifts it."""
+
+    seconds: float
+
+
+class Fill(_Action, frozen=True):
+    """The disk is full: nothing more can be written to it. What is on it can be read."""
+
+
+class Free(_Action, frozen=True):
+    """There is room on the disk again."""
+
+
+class Jump(_Action, frozen=True, kw_only=True):
+    """The wall clock is set forward so much, or back if it is negative."""
+
+    seconds: float
+
+
 class Join(_Action, frozen=True):
     """A new learner begins."""
 
@@ -150,12 +175,29 @@ class Replace(_Action, frozen=True):
     lives: ``UNSEEN_NS`` later its link is whole again, and it runs."""
 
 
-Action = Kill | Stop | Continue | Restart | Slow | Cut | Heal | Throttle | Corrupt | Join | Leave | Replace
+Action = (
+    Kill
+    | Stop
+    | Continue
+    | Restart
+    | Slow
+    | Cut
+    | Heal
+    | Throttle
+    | Corrupt
+    | Join
+    | Leave
+    | Replace
+    | Delay
+    | Fill
+    | Free
+    | Jump
+)
 
 KINDS: dict[str, type[Action]] = {kind.__name__.lower(): kind for kind in get_args(Action)}
 """Every action by the name it has in a file."""
 
-SYNCER_KINDS: tuple[type[Action], ...] = (Kill, Stop, Continue, Restart)
+SYNCER_KINDS: tuple[type[Action], ...] = (Kill, Stop, Continue, Restart, Fill, Free, Jump)
 
 
 class TargetState(Enum):
@@ -171,6 +213,8 @@ class LinkState(Enum):
 
 
 _OF_LINKS: tuple[type[Action], ...] = (Cut, Heal, Throttle)
+_OF_HOSTS: tuple[type[Action], ...] = (Delay, Fill, Free, Jump)
+"""Behind all others wherever kinds are listed: the stories of old seeds stay what they were."""
 
 MOVES: dict[TargetState, dict[type[Action], TargetState]] = {
     TargetState.ABSENT: {Join: TargetState.RUNNING},
@@ -178,17 +222,17 @@ MOVES: dict[TargetState, dict[type[Action], TargetState]] = {
         Kill: TargetState.DEAD,
         Stop: TargetState.STOPPED,
         Leave: TargetState.ABSENT,
-        **dict.fromkeys((Slow, Corrupt, Replace, *_OF_LINKS), TargetState.RUNNING),
+        **dict.fromkeys((Slow, Corrupt, Replace, *_OF_LINKS, *_OF_HOSTS), TargetState.RUNNING),
     },
     TargetState.STOPPED: {
         Kill: TargetState.DEAD,
         Continue: TargetState.RUNNING,
         Replace: TargetState.RUNNING,
-        **dict.fromkeys((Slow, Corrupt, *_OF_LINKS), TargetState.STOPPED),
+        **dict.fromkeys((Slow, Corrupt, *_OF_LINKS, *_OF_HOSTS), TargetState.STOPPED),
     },
     TargetState.DEAD: {
         Restart: TargetState.RUNNING,
-        **dict.fromkeys(_OF_LINKS, TargetState.DEAD),
+        **dict.fromkeys((*_OF_LINKS, *_OF_HOSTS), TargetState.DEAD),
     },
 }
 
@@ -542,6 +586,10 @@ def _check_values(action: Action, last_ns: int) -> None:
             raise UsageError(
                 f"mbit_per_s is {rate}; it must be from {MBIT_PER_S_MIN:g} to {MBIT_PER_S_MAX:g}, or 0 to lift it"
             )
+        case Delay(seconds=seconds) if not 0 <= seconds <= DELAY_S_MAX:
+            raise UsageError(f"seconds is {seconds}; it must be from 0, which lifts it, to {DELAY_S_MAX:g}")
+        case Jump(seconds=seconds) if not -JUMP_S_MAX <= seconds <= JUMP_S_MAX:
+            raise UsageError(f"seconds is {seconds}; it must be from {-JUMP_S_MAX:g} to {JUMP_S_MAX:g}")
         case Corrupt(bodies=bodies) if not 1 <= bodies <= BODIES_MAX:
             raise UsageError(f"bodies is {_show(bodies)}; it must be from 1 to {BODIES_MAX}")
 

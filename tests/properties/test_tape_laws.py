@@ -15,8 +15,12 @@ from unlockstep.tape import (
     Action,
     Corrupt,
     Cut,
+    Delay,
+    Fill,
+    Free,
     Heal,
     Join,
+    Jump,
     Kill,
     Leave,
     Restart,
@@ -40,6 +44,8 @@ def values_of(kind: type[Action]) -> dict[str, st.SearchStrategy[object]]:
         Throttle: {"mbit_per_s": rates},
         Cut: {"direction": st.sampled_from(["both", "up", "down"])},
         Corrupt: {"bodies": st.integers(1, tape.BODIES_MAX)},
+        Delay: {"seconds": st.floats(0, tape.DELAY_S_MAX)},
+        Jump: {"seconds": st.floats(-tape.JUMP_S_MAX, tape.JUMP_S_MAX)},
     }.get(kind, {})
 
 
@@ -79,7 +85,8 @@ anything_done = st.lists(
         lambda kind, target, values: kind(at_ns=0, target=target, **values.get(kind, {})),
         st.sampled_from(list(KINDS.values())),
         st.sampled_from([*FEW, SYNCER]),
-        st.fixed_dictionaries({Slow: st.just({"factor": 2.0}), Throttle: st.just({"mbit_per_s": 1.0})}),
+        st.fixed_dictionaries({Slow: st.just({"factor": 2.0}), Throttle: st.just({"mbit_per_s": 1.0})}
+            | dict.fromkeys((Delay, Jump), st.just({"seconds": 1.0}))),
     ),
     max_size=8,
 )
@@ -98,7 +105,7 @@ def test_what_is_accepted_never_does_anything_to_a_process_that_is_not_there(act
         if isinstance(action, Join | Restart):
             assert action.target not in alive
             alive.add(action.target)
-        elif not isinstance(action, Cut | Heal | Throttle):
+        elif not isinstance(action, Cut | Heal | Throttle | Delay | Fill | Free | Jump):
             assert action.target in alive
             alive -= {action.target} if isinstance(action, Kill | Leave) else set()
 
@@ -113,7 +120,7 @@ toml_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=5,
 )
-field_names = st.sampled_from(["at_s", "at_ns", "target", "factor", "bodies", "direction", "mbit_per_s"])
+field_names = st.sampled_from(["at_s", "at_ns", "target", "factor", "bodies", "direction", "mbit_per_s", "seconds"])
 
 
 def actions_of(values: st.SearchStrategy[object]) -> st.SearchStrategy[dict[str, object]]:

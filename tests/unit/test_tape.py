@@ -20,8 +20,12 @@ from unlockstep.tape import (
     Continue,
     Corrupt,
     Cut,
+    Delay,
+    Fill,
+    Free,
     Heal,
     Join,
+    Jump,
     Kill,
     Leave,
     LinkState,
@@ -48,6 +52,10 @@ EVERY_ACTION: tuple[Action, ...] = (
     Cut(at_ns=3 * SECOND, target="a"),
     Throttle(at_ns=3 * SECOND, target="b", mbit_per_s=0.1),
     Corrupt(at_ns=4 * SECOND, target="b", bodies=3),
+    Delay(at_ns=4 * SECOND, target="b", seconds=0.25),
+    Fill(at_ns=4 * SECOND, target=SYNCER),
+    Free(at_ns=5 * SECOND, target=SYNCER),
+    Jump(at_ns=5 * SECOND, target="b", seconds=-86_400.0),
     Join(at_ns=5 * SECOND, target="c"),
     Replace(at_ns=5 * SECOND, target="c"),
     Leave(at_ns=6 * SECOND, target="a"),
@@ -87,7 +95,8 @@ def test_a_tape_comes_back_as_it_was_written(tmp_path: Path, ending: str) -> Non
 def test_the_example_holds_every_action() -> None:
     assert {type(action) for action in EVERY_ACTION} == set(KINDS.values())
     assert list(KINDS) == [
-        "kill", "stop", "continue", "restart", "slow", "cut", "heal", "throttle", "corrupt", "join", "leave", "replace"
+        "kill", "stop", "continue", "restart", "slow", "cut", "heal", "throttle", "corrupt", "join", "leave", "replace",
+        "delay", "fill", "free", "jump",
     ]  # fmt: skip
 
 
@@ -203,8 +212,8 @@ def test_a_contradiction_in_a_file_names_file_tape_and_action() -> None:
         '{"do":"kill","at_ns":1000000000,"target":"a"}\n{"do":"kill","at_ns":2500000000,"target":"a"}\n'
     )
     assert complaint_about(text, "jsonl") == (
-        "night.jsonl: tape 'x', action 2 (kill a at 2.5 s): a is dead by then, which allows restart, cut, throttle; "
-        "change the action, its target or its time"
+        "night.jsonl: tape 'x', action 2 (kill a at 2.5 s): a is dead by then, which allows restart, cut, throttle, delay, "
+        "fill, free, jump; change the action, its target or its time"
     )
 
 
@@ -326,6 +335,7 @@ def test_swizzle_heals_in_another_order_than_it_cuts() -> None:
 
 def an_action(kind: type[Action], at_ns: int, target: str) -> Action:
     levels = {Slow: {"factor": 2.0}, Throttle: {"mbit_per_s": 10.0}}
+    levels |= dict.fromkeys((Delay, Jump), {"seconds": 1.0})
     return kind(at_ns=at_ns, target=target, **levels.get(kind, {}))
 
 
@@ -355,7 +365,7 @@ def test_every_action_in_every_state_is_either_listed_or_refused(
 
 
 @pytest.mark.parametrize("kind", KINDS.values())
-def test_only_four_things_can_be_done_to_the_syncer(kind: type[Action]) -> None:
+def test_only_what_is_of_a_process_its_disk_and_its_clock_can_be_done_to_the_syncer(kind: type[Action]) -> None:
     way = {Continue: (Stop,), Restart: (Kill,)}.get(kind, ())
     actions = [an_action(step, at_ns, SYNCER) for at_ns, step in enumerate((*way, kind))]
     if kind in SYNCER_KINDS:

@@ -80,7 +80,7 @@ def longest_stop_ns(tape: tapes.Tape) -> int:
     """How long the syncer stands still at most: so much later its timers may fire."""
     longest_ns, stopped_ns = 0, None
     for action in (*tape.actions, tapes.Continue(at_ns=tape.end_ns, target=tapes.SYNCER)):
-        if action.target == tapes.SYNCER:
+        if action.target == tapes.SYNCER and not isinstance(action, tapes.Fill | tapes.Free | tapes.Jump):
             longest_ns = max(longest_ns, 0 if stopped_ns is None else action.at_ns - stopped_ns)
             stopped_ns = action.at_ns if isinstance(action, tapes.Stop) else None
     return longest_ns
@@ -91,7 +91,7 @@ def transfer_ns(story: Story) -> int | None:
     or are damaged, or the syncer is."""
     links, costs = story.links, story.costs
     actions = story.tape.actions
-    on_links = any(isinstance(action, tapes.Cut | tapes.Throttle | tapes.Corrupt) for action in actions)
+    on_links = any(isinstance(action, tapes.Cut | tapes.Throttle | tapes.Delay | tapes.Corrupt) for action in actions)
     if links.loss or links.bits_per_s or on_links or any(action.target == tapes.SYNCER for action in actions):
         return None
     # What is said waits for the save under way and for the one that promises it.

@@ -94,6 +94,8 @@ class Wire:
         self.clock = clock
         self.draw = draw
         self.bits_per_s = model.bits_per_s
+        self.delay_ns = 0
+        """Added to everything, each way."""
         self._costs = costs
         self._model = model
         self._ways = {way: _Direction() for way in Way}
@@ -117,8 +119,8 @@ class Wire:
                 pipe.flush()
 
     def calm(self) -> None:
-        """Whole, and from now on without bounds to its rate and without any bad luck."""
-        self._model, self.bits_per_s = LinkModel(), 0.0
+        """Whole, and from now on without bounds to its rate, delay or any bad luck."""
+        self._model, self.bits_per_s, self.delay_ns = LinkModel(), 0.0, 0
         self.heal()
 
     @property
@@ -137,15 +139,16 @@ class Wire:
 
     def message_ns(self) -> int:
         """How long the next message takes."""
-        return self._costs.message_ns + self._jitter_ns() + (RESEND_NS if self._happens(self._model.loss) else 0)
+        best_ns = self._costs.message_ns + self.delay_ns
+        return best_ns + self._jitter_ns() + (RESEND_NS if self._happens(self._model.loss) else 0)
 
     def body_arrives_ns(self, way: Way, size: int) -> int:
         """When a body of ``size`` bytes that sets out now will be there."""
         direction, now_ns = self._ways[way], self.clock.now_ns()
-        arrives_ns = now_ns + self._costs.body_ns + self._jitter_ns()
+        arrives_ns = now_ns + self._costs.body_ns + self.delay_ns + self._jitter_ns()
         if self.bits_per_s > 0:
             direction.free_ns = max(direction.free_ns, now_ns) + int(8 * size * SECOND_NS / self.bits_per_s)
-            arrives_ns = max(arrives_ns, direction.free_ns + self._costs.message_ns)
+            arrives_ns = max(arrives_ns, direction.free_ns + self._costs.message_ns + self.delay_ns)
         return arrives_ns
 
     def fate(self) -> Fate:

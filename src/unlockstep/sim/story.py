@@ -42,6 +42,12 @@ several."""
 RATIOS = (1, 1, 1, 1, 1.3, 2, 3, 4, 5, 8, 12, 13, 20)
 """How many times slower than the fastest: many of them divide an H."""
 
+YOUNG: tuple[type[tapes.Action], ...] = (tapes.Delay, tapes.Fill, tapes.Free, tapes.Jump)
+"""Came later. A jump of the wall clock changes nothing here, and so never happens."""
+
+_Trouble = tuple[float, int, type[tapes.Action], type[tapes.Action]]
+"""Where in the tape, as a share of it; how long; what begins it, and what ends it."""
+
 RECOVERIES: tuple[type[tapes.Action], ...] = (tapes.Join, tapes.Restart, tapes.Continue, tapes.Heal)
 """Never missing: what is broken for good has no more to tell."""
 
@@ -108,7 +114,9 @@ def draw(seed: int) -> Story:
         diverges=diverges,
         corpus_sequences=data.choice((3, 20, 60, 400)) if config.data.dealing else 0,
         **(_evaluations(judge) if config.rollback.spike_factor else {}),
-        tape=_tape(chance, f"seed-{seed}", names, at_start, calm_ns, calm_ns + end_ns, _deaths(disk)),
+        tape=_tape(
+            chance, f"seed-{seed}", names, at_start, calm_ns, calm_ns + end_ns, _deaths(disk) + _full_disks(seed), _young(seed)
+        ),
     )
 
 
@@ -239,19 +247,21 @@ def _tape(
     at_start: tuple[str, ...],
     begin_ns: int,
     end_ns: int,
-    deaths: list[tuple[float, int]],
+    troubles: list[_Trouble],
+    young: dict[type[tapes.Action], int],
 ) -> tapes.Tape:
     """Walk through what is possible (``tape.Standing``), each kind of action with a likelihood of this story's own; and
-    the syncer dies once more for each of ``deaths``."""
-    weights = {kind: chance.choice((0, 0, 1, 1, 5)) for kind in tapes.KINDS.values()}
+    the syncer has ``troubles`` beside that."""
+    weights = {kind: chance.choice((0, 0, 1, 1, 5)) for kind in tapes.KINDS.values() if kind not in YOUNG}
+    weights |= young
     for kind in RECOVERIES:
         weights[kind] = max(1, weights[kind])
     syncer_share = chance.choice((0.0, 0.0, 0.1, 0.3))
     times = sorted(chance.randrange(begin_ns, end_ns) for _ in range(chance.choice((0, 2, 4, 8, 12, 20))))
     moments: list[tuple[int, type[tapes.Action] | None]] = [(at_ns, None) for at_ns in times]
-    for share, away_ns in deaths:
+    for share, away_ns, begins, ends in troubles:
         at_ns = round(begin_ns + share * (end_ns - begin_ns))
-        moments += [(at_ns, tapes.Kill), (min(at_ns + away_ns, end_ns), tapes.Restart)]
+        moments += [(at_ns, begins), (min(at_ns + away_ns, end_ns), ends)]
     standing = tapes.Standing(at_start)
     actions = []
     for at_ns, what in sorted(moments, key=lambda moment: moment[0]):
@@ -268,10 +278,32 @@ def _tape(
     return tapes.Tape(name=name, learners=at_start, actions=tuple(actions), end_ns=end_ns)
 
 
-def _deaths(chance: random.Random) -> list[tuple[float, int]]:
+def _young(seed: int) -> dict[type[tapes.Action], int]:
+    """How likely the kinds are that older stories do not have: in three of four stories none of them happens, and
+    those are what they were before there were any."""
+    chance = random.Random(f"{seed}/young")
+    if chance.random() < 0.75:
+        return dict.fromkeys(YOUNG, 0)
+    return {kind: chance.choice((0, 1, 5)) for kind in YOUNG} | {tapes.Free: 2, tapes.Jump: 0}
+
+
+def _full_disks(seed: int) -> list[_Trouble]:
+    """In one of ten stories: when the syncer's disk is full, and for how long."""
+    chance = random.Random(f"{seed}/full")
+    count = chance.choice((0, 0, 0, 0, 0, 0, 0, 0, 0, 2))
+    return [
+        (chance.random(), chance.choice((10, 300, 2000)) * MILLISECOND_NS, tapes.Fill, tapes.Free)
+        for _ in range(count)
+    ]
+
+
+def _deaths(chance: random.Random) -> list[_Trouble]:
     """In three of eight stories: where in the tape the syncer dies, as a share of it, and how long it is away."""
     count = chance.choice((0, 0, 0, 0, 0, 1, 2, 5))
-    return [(chance.random(), chance.choice((0, 100, 1000)) * MILLISECOND_NS) for _ in range(count)]
+    return [
+        (chance.random(), chance.choice((0, 100, 1000)) * MILLISECOND_NS, tapes.Kill, tapes.Restart)
+        for _ in range(count)
+    ]
 
 
 def _values(chance: random.Random, kind: type[tapes.Action]) -> dict[str, Any]:
@@ -284,6 +316,8 @@ def _values(chance: random.Random, kind: type[tapes.Action]) -> dict[str, Any]:
         return {"mbit_per_s": chance.choice((0.0, 0.002, 0.02, 1.0))}
     if kind is tapes.Corrupt:
         return {"bodies": chance.choice((1, 1, 3, 10))}
+    if kind is tapes.Delay:
+        return {"seconds": chance.choice((0.0, 0.02, 0.2, 1.0))}
     return {}
 
 

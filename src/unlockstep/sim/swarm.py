@@ -401,7 +401,7 @@ class _Stage:
         return tuple(chosen)
 
     def _wake_syncer(self) -> None:
-        for kind in (tapes.Restart, tapes.Continue):
+        for kind in (tapes.Free, tapes.Restart, tapes.Continue):
             self.world.apply(kind(at_ns=0, target=tapes.SYNCER), self._start)
 
     def _revive(self, name: str) -> None:

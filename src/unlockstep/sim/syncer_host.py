@@ -129,6 +129,7 @@ class Disk:
     def __init__(self, draw: random.Random, run_id: str) -> None:
         self.draw = draw
         self.run_id = run_id
+        self.is_full = False
         self.lives = 0
         """Processes that have used it."""
         self.saved: Saved | None = None
@@ -195,6 +196,8 @@ class SyncerProcess:
         self._promises = Promises(config.durability.commits_lost_max)
         self._disk = disk
         self._saving: Saved | None = None
+        self.is_starved = False
+        """It has ended because there was no room for what it had to save: it is started again when there is."""
         self._logged = self._taken = self._kept = 0
         """Events logged in this life, of these taken by ``take_events``, and covered by a save."""
         disk.lives += 1
@@ -272,6 +275,10 @@ class SyncerProcess:
             self.life.after(self._costs.save_ns, self._end_save)
 
     def _end_save(self) -> None:
+        if self._disk.is_full:
+            self._saving, self.is_starved = None, True
+            self.die()
+            return
         record = self._keep()
         if self.core.wants_records and self._disk.saved is not None:
             self.tell(Recorded(record, tuple(notice.version for notice in self._disk.saved.run.notices)))

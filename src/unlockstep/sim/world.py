@@ -15,7 +15,7 @@ from unlockstep import tape as tapes
 from unlockstep.config import RunConfig
 from unlockstep.core.course import Course
 from unlockstep.core.events import Event
-from unlockstep.core.ids import NEVER_NS
+from unlockstep.core.ids import NANOSECONDS_PER_SECOND, NEVER_NS
 from unlockstep.core.messages import SyncerInput
 from unlockstep.core.syncer import SyncerCore
 from unlockstep.learners.backend import Backend, FloatArray, InnerState
@@ -197,6 +197,7 @@ class World:
                 pass
             case tapes.Join():
                 host.slowdown, host.wire.bits_per_s, host.bodies_to_damage = 1.0, self._links.bits_per_s, 0
+                host.wire.delay_ns = 0
                 host.wire.heal()
                 self.join(action.target, *start(action.target))
             case tapes.Restart():
@@ -210,6 +211,10 @@ class World:
                 host.wire.heal()
             case tapes.Throttle():
                 host.wire.bits_per_s = action.mbit_per_s * 1e6 or self._links.bits_per_s
+            case tapes.Delay():
+                host.wire.delay_ns = round(action.seconds * NANOSECONDS_PER_SECOND)
+            case tapes.Fill() | tapes.Free() | tapes.Jump():
+                pass  # Checkpoints are of another world, and nothing here reads the time of day.
             case tapes.Slow():
                 ratio, host.slowdown = action.factor / host.slowdown, action.factor
                 if process is not None and alive:
@@ -232,6 +237,14 @@ class World:
         match action:
             case tapes.Kill() if life.is_alive:
                 self.syncer.die()
+            case tapes.Kill():
+                self.syncer.is_starved = False
+            case tapes.Fill():
+                self._disk.is_full = True
+            case tapes.Free():
+                self._disk.is_full = False
+                if self.syncer.is_starved and not life.is_alive:
+                    self._start_syncer()
             case tapes.Restart() if not life.is_alive:
                 self._start_syncer()
             case tapes.Stop() if life.is_running:

@@ -17,6 +17,7 @@ import datetime
 import itertools
 import logging
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -114,18 +115,18 @@ class Audit:
     Args:
         folder: of the run; None: nothing is written to a file. The file is made when there is something to write.
         now: the time, with a time zone.
-        monotonic_s: for periods.
+        monotonic_s: for periods, whatever becomes of the time of day.
     """
 
     def __init__(
         self,
         folder: Path | None = None,
-        now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
-        monotonic_s: Callable[[], float] | None = None,
+        now: Callable[[], datetime.datetime] = lambda: datetime.datetime.fromtimestamp(time.time(), datetime.UTC),
+        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._path = None if folder is None else folder / AUDIT_FILE
         self._now = now
-        self._monotonic_s = monotonic_s or (lambda: now().timestamp())
+        self._monotonic_s = monotonic_s
         self._period_ends_s = self._monotonic_s() + PERIOD_S
         self._floods: dict[Refused, _Flood] = {}
         self._has_failed = False

@@ -1,0 +1,1 @@
+"""Breaking real processes on purpose, as an event tape says. Decides nothing: see ``supervisor``."""

@@ -399,6 +399,11 @@ def dumps_lines(tape: Tape) -> str:
     return "".join(msgspec.json.encode(record).decode() + "\n" for record in records)
 
 
+def dumps_action(action: Action) -> bytes:
+    """The line of an action, to be written behind the others of a tape in JSON lines."""
+    return msgspec.json.encode(action) + b"\n"
+
+
 def write(tape: Tape, path: str | Path) -> None:
     """Write a tape to a file whose name ends in ``.toml`` or ``.jsonl``: whole, or not at all.
 
@@ -592,6 +597,13 @@ def _check_values(action: Action, last_ns: int) -> None:
             raise UsageError(f"seconds is {seconds}; it must be from {-JUMP_S_MAX:g} to {JUMP_S_MAX:g}")
         case Corrupt(bodies=bodies) if not 1 <= bodies <= BODIES_MAX:
             raise UsageError(f"bodies is {_show(bodies)}; it must be from 1 to {BODIES_MAX}")
+
+
+def said(action: Action) -> str:
+    """What an action does, in a few words: ``throttle learner-1 (mbit_per_s 8.0)``."""
+    names = [name for name in action.__struct_fields__ if name not in ("at_ns", "target")]
+    values = ", ".join(f"{name} {getattr(action, name)}" for name in names)
+    return f"{_name(type(action))} {action.target}" + (f" ({values})" if values else "")
 
 
 def _said(action: Action) -> str:

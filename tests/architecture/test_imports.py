@@ -27,12 +27,14 @@ IMPORTS = {
     "unlockstep.core.outer_gradient": "unlockstep.core numpy",
     # around it
     "unlockstep.files": "",
+    "unlockstep.orphans": "",
     "unlockstep.certificates": "cryptography",
     "unlockstep.config": "unlockstep.core msgspec tomli_w",
     "unlockstep.recipes": "unlockstep.core unlockstep.config",
     "unlockstep.runlog": "unlockstep.core unlockstep.files msgspec",
     # what goes wrong, and what must hold all the same
     "unlockstep.tape": "unlockstep.core unlockstep.files msgspec tomli_w",
+    "unlockstep.poisson": "unlockstep.core unlockstep.tape",
     "unlockstep.checkers": "unlockstep.core msgspec",
     # a learner
     "unlockstep.learners.backend": "unlockstep.core msgspec numpy",
@@ -53,7 +55,7 @@ IMPORTS = {
     "unlockstep.net.access": "unlockstep.core unlockstep.certificates unlockstep.net.wire aiohttp msgspec",
     "unlockstep.net.bulk": "unlockstep.core unlockstep.net.access unlockstep.net.wire msgspec numpy",
     "unlockstep.net.courier": "unlockstep.core unlockstep.config unlockstep.loop unlockstep.learners.state_body "
-    "unlockstep.net.access unlockstep.net.bulk unlockstep.net.wire msgspec numpy",
+    "unlockstep.net.access unlockstep.net.bulk unlockstep.net.wire unlockstep.orphans msgspec numpy",
     "unlockstep.net.clients": "unlockstep.core unlockstep.config unlockstep.loop unlockstep.learners.state_body "
     "unlockstep.net.access unlockstep.net.bulk unlockstep.net.courier unlockstep.net.wire aiohttp msgspec",
     "unlockstep.net.syncer": "unlockstep.core unlockstep.config unlockstep.runlog unlockstep.promises "
@@ -69,6 +71,7 @@ IMPORTS = {
     "unlockstep.launch": "unlockstep.core unlockstep.config unlockstep.tape msgspec",
     "unlockstep.virtual": "unlockstep.core unlockstep.config unlockstep.files unlockstep.runlog unlockstep.tape "
     "unlockstep.learners.backend unlockstep.launch unlockstep.sim cloudpickle msgspec numpy torch",
+    "unlockstep.chaos": "unlockstep.core unlockstep.launch unlockstep.orphans unlockstep.tape msgspec",
     "unlockstep.integrations": "unlockstep.core unlockstep.config unlockstep.data unlockstep.learners unlockstep.loop "
     "unlockstep.net msgspec numpy torch transformers",
     "unlockstep.cli": "*",
@@ -115,6 +118,8 @@ def test_a_syncer_needs_no_torch() -> None:
         ("src/unlockstep/loop.py", "from unlockstep.learners.torch_backend import TorchBackend"),
         ("src/unlockstep/report/page.py", "from unlockstep.config import RunConfig"),
         ("src/unlockstep/launch/local.py", "from unlockstep.net.wire.api import ROUTES"),
+        ("src/unlockstep/launch/local.py", "from unlockstep.chaos.supervisor import Supervisor"),
+        ("src/unlockstep/chaos/supervisor.py", "from unlockstep.net.clients.observer import read_status"),
         ("src/unlockstep/attic/old.py", "import math"),
     ],
 )

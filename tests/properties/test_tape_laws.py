@@ -85,8 +85,10 @@ anything_done = st.lists(
         lambda kind, target, values: kind(at_ns=0, target=target, **values.get(kind, {})),
         st.sampled_from(list(KINDS.values())),
         st.sampled_from([*FEW, SYNCER]),
-        st.fixed_dictionaries({Slow: st.just({"factor": 2.0}), Throttle: st.just({"mbit_per_s": 1.0})}
-            | dict.fromkeys((Delay, Jump), st.just({"seconds": 1.0}))),
+        st.fixed_dictionaries(
+            {Slow: st.just({"factor": 2.0}), Throttle: st.just({"mbit_per_s": 1.0})}
+            | dict.fromkeys((Delay, Jump), st.just({"seconds": 1.0}))
+        ),
     ),
     max_size=8,
 )

@@ -25,7 +25,9 @@ from unlockstep.config import RunConfig
 from unlockstep.core.events import EvaluationReported, Event, FragmentCommitted, SyncerResumed
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 from unlockstep.core.status import Status
-from unlockstep.launch.local import Ending, LocalRun, learner_names, new_run_folder
+from unlockstep.launch.drill import learner_names
+from unlockstep.launch.folders import new_run_folder
+from unlockstep.launch.local import Ending, LocalRun
 from unlockstep.net.clients.observer import read_status
 from unlockstep.report.accounting import account
 

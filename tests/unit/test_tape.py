@@ -212,8 +212,8 @@ def test_a_contradiction_in_a_file_names_file_tape_and_action() -> None:
         '{"do":"kill","at_ns":1000000000,"target":"a"}\n{"do":"kill","at_ns":2500000000,"target":"a"}\n'
     )
     assert complaint_about(text, "jsonl") == (
-        "night.jsonl: tape 'x', action 2 (kill a at 2.5 s): a is dead by then, which allows restart, cut, throttle, delay, "
-        "fill, free, jump; change the action, its target or its time"
+        "night.jsonl: tape 'x', action 2 (kill a at 2.5 s): a is dead by then, which allows restart, cut, throttle, "
+        "delay, fill, free, jump; change the action, its target or its time"
     )
 
 
@@ -335,7 +335,7 @@ def test_swizzle_heals_in_another_order_than_it_cuts() -> None:
 
 def an_action(kind: type[Action], at_ns: int, target: str) -> Action:
     levels = {Slow: {"factor": 2.0}, Throttle: {"mbit_per_s": 10.0}}
-    levels |= dict.fromkeys((Delay, Jump), {"seconds": 1.0})
+    levels |= {Delay: {"seconds": 1.0}, Jump: {"seconds": 1.0}}
     return kind(at_ns=at_ns, target=target, **levels.get(kind, {}))
 
 

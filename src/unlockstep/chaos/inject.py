@@ -41,14 +41,23 @@ def shift_clock(offset_ns: Callable[[], int]) -> None:
     def now_s() -> float:
         return now_ns() / _NANOSECONDS
 
-    def at_now(of: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda seconds=None: of(now_s() if seconds is None else seconds)
-
     formatted = time.strftime
     clock = cast("Any", time)
     clock.time, clock.time_ns = now_s, now_ns
-    clock.localtime, clock.gmtime, clock.ctime = at_now(time.localtime), at_now(time.gmtime), at_now(time.ctime)
+    for name in ("localtime", "gmtime", "ctime"):
+        setattr(clock, name, _AtNow(getattr(time, name), now_s))
     clock.strftime = lambda form, when=None: formatted(form, clock.localtime() if when is None else when)
+
+
+class _AtNow:
+    """What ``time`` says of a time, or of now. No function: ``logging`` keeps one in a class, where it would become a
+    method."""
+
+    def __init__(self, of: Callable[[float], Any], now_s: Callable[[], float]) -> None:
+        self._of, self._now_s = of, now_s
+
+    def __call__(self, seconds: float | None = None) -> Any:
+        return self._of(self._now_s() if seconds is None else seconds)
 
 
 def exempt_memory(knobs: Knobs) -> None:

@@ -65,17 +65,26 @@ class Links:
     """
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        if parts.scheme != "http" or parts.hostname is None or parts.port is None:
-            raise UsageError(
-                f"the syncer's address is {url!r}, but a link that can be broken leads to http://host:port; "
-                "give one like that"
-            )
-        self._server = parts.hostname, parts.port
+        self._server = self.require(url)
         self._loop = asyncio.new_event_loop()
         self._links: dict[str, Link] = {}
         self._thread = threading.Thread(target=self._loop.run_forever, name="unlockstep-links", daemon=True)
         self._thread.start()
+
+    @staticmethod
+    def require(url: str) -> tuple[str, int]:
+        """Host and port. Raises UsageError as this class does."""
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host = port = None
+        if host is None or port is None or parts.scheme != "http":
+            raise UsageError(
+                f"the syncer's address is {url!r}, but a link that can be broken leads to http://host:port, without "
+                "TLS, which would take a proxy for an intruder; give an address like that"
+            )
+        return host, port
 
     def __getitem__(self, name: str) -> Link:
         """The link of a name, whole when it is asked for first."""
@@ -92,6 +101,11 @@ class Links:
         """Do something to a link, where it is at work."""
         link = self[name]
         self._call(lambda: change(link))
+
+    @property
+    def damaged(self) -> dict[str, int]:
+        """Bodies, by name."""
+        return {name: link.damaged for name, link in self._links.items()}
 
     def close(self) -> None:
         """Cut all connections; nobody is accepted any more."""
@@ -196,7 +210,7 @@ class Link:
         self._sockets.add(client)
         try:
             for way in ("up", "down"):
-                await self._open[way].wait()  # type: ignore[index]
+                await self._open[way].wait()
             server = await self._connect()
             for each in (client, server):
                 each.setblocking(False)
@@ -217,9 +231,7 @@ class Link:
                 self._sockets.discard(each)
 
     async def _connect(self) -> socket.socket:
-        family, kind, protocol, _, address = (
-            await self._loop.getaddrinfo(*self._server, type=socket.SOCK_STREAM)
-        )[0]
+        family, kind, protocol, _, address = (await self._loop.getaddrinfo(*self._server, type=socket.SOCK_STREAM))[0]
         server = socket.socket(family, kind, protocol)
         server.setblocking(False)
         try:
@@ -351,7 +363,7 @@ class _Requests:
         """How many of these bytes are of the head."""
         assert self._head is not None
         before = len(self._head)
-        self._head += rest[: HEAD_BYTES_MAX]
+        self._head += rest[:HEAD_BYTES_MAX]
         end = self._head.find(b"\r\n\r\n", max(0, before - 3))
         if end < 0:
             if len(self._head) > HEAD_BYTES_MAX:
@@ -359,7 +371,9 @@ class _Requests:
             return len(rest)
         head, self._head = bytes(self._head[:end]), bytearray()
         lines = head.split(b"\r\n")
-        fields = {name.strip().lower(): value.strip() for name, _, value in (line.partition(b":") for line in lines[1:])}
+        fields = {
+            name.strip().lower(): value.strip() for name, _, value in (line.partition(b":") for line in lines[1:])
+        }
         method, _, target = lines[0].partition(b" ")
         length = fields.get(b"content-length", b"0")
         if b"upgrade" in fields or b"transfer-encoding" in fields or not length.isdigit():

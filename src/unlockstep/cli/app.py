@@ -15,6 +15,7 @@ import typer
 
 from unlockstep.cli import exits
 from unlockstep.cli.certs import certs
+from unlockstep.cli.chaos import chaos
 from unlockstep.cli.doctor import doctor
 from unlockstep.cli.evaluator import evaluator
 from unlockstep.cli.learner import learner
@@ -23,6 +24,7 @@ from unlockstep.cli.simulate import simulate
 from unlockstep.cli.status import status
 from unlockstep.cli.stop import stop
 from unlockstep.cli.syncer import syncer
+from unlockstep.cli.tape import tape
 from unlockstep.cli.train import train
 from unlockstep.core.errors import LocalProtocolError, UnlockstepError, UsageError
 from unlockstep.core.foreign_text import printable
@@ -50,9 +52,10 @@ def _top(version: bool = typer.Option(False, "--version", help="Print the versio
         raise typer.Exit()
 
 
-for _command in (train, syncer, learner, evaluator, status, stop, doctor, report):
+for _command in (train, syncer, learner, evaluator, status, stop, doctor, report, chaos):
     app.command(_command.__name__)(_command)
 app.add_typer(simulate, name="simulate")
+app.add_typer(tape, name="tape")
 app.add_typer(certs, name="certs")
 
 

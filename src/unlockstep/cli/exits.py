@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from unlockstep.core.errors import UnlockstepError
+from unlockstep.orphans import wake_at_parents_end
 
 DONE = 0
 """It did what it was asked to."""
@@ -101,6 +102,8 @@ def stop_request(
             does. Where it is ignored (``nohup``) it stays so.
     """
     request = StopRequest()
+    if parent_pid is not None:
+        wake_at_parents_end()  # Who stands still does not look.
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     # The handlers do nothing: the pipe is written to in any case, even while the main thread is in a long C call.

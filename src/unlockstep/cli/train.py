@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from unlockstep.config import RunConfig
+    from unlockstep.launch.breaker import Breaker
     from unlockstep.launch.local import Outcome
     from unlockstep.report.summary import Summary
+    from unlockstep.tape import Tape
 
 SUMMARY_FILE = "summary.json"
 LOG_FOLDER = "logs"
@@ -51,6 +53,10 @@ def train(
     kill: Annotated[
         bool | None, typer.Option("--kill/--no-kill", help="Kill one learner on the way (the default).")
     ] = None,
+    tape: Annotated[
+        str | None,
+        typer.Option(metavar="TAPE", help="Play this event tape on the run's processes: a file, or a tape's name."),
+    ] = None,
     resume: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Go on with the run in this folder, with its settings.")
     ] = None,
@@ -60,10 +66,7 @@ def train(
     ] = False,
 ) -> int:
     """Train a model on this machine. Its learners never wait for each other; one is killed and comes back."""
-    from unlockstep import config as run_config
-    from unlockstep import recipes
     from unlockstep.cli.assembly import require_torch
-    from unlockstep.cli.run_folder import default_run_folder
     from unlockstep.core.errors import UsageError
 
     require_torch("train")
@@ -78,13 +81,48 @@ def train(
         "data.source": data,
     }
     if resume is not None:
-        given = [*flags.values(), out, config_file, recipe, overrides]
+        given = [*flags.values(), out, config_file, recipe, overrides, tape]
         if kill is not None or any(value is not None for value in given):
             raise UsageError(f"--resume goes on with the run in {resume} as it was begun; leave out all other settings")
         return _resume(resume, plain, as_json)
+    if tape is not None and kill is not None:
+        raise UsageError("--kill is the drill of a run without a tape; put what is to happen on the tape")
+    return _begin(config_file, recipe, flags, overrides or [], tape, out, plain, as_json)
+
+
+def _begin(
+    config_file: Path | None,
+    recipe: str | None,
+    flags: dict[str, str | int | None],
+    overrides: list[str],
+    tape: str | None,
+    out: Path | None,
+    plain: bool,
+    as_json: bool,
+) -> int:
+    """A new run; returns the exit code."""
+    from unlockstep import config as run_config
+    from unlockstep import recipes
+    from unlockstep import tape as tapes
+    from unlockstep.cli.run_folder import default_run_folder
+
     base = run_config.load(config_file) if config_file is not None else recipes.recipe(recipe or "quick")
-    config = resolve(base, flags, overrides or [])
-    return _train(config, out or default_run_folder(config.run.name), plain, as_json)
+    config = resolve(base, flags, overrides)
+    played = None
+    if tape is not None:
+        played, learners = tapes.read(tape), flags["local.learners"]
+        config = _cast(config, played, learners if isinstance(learners, int) else None)
+    return _train(config, out or default_run_folder(config.run.name), plain, as_json, played)
+
+
+def _cast(config: RunConfig, tape: Tape, learners: int | None) -> RunConfig:
+    """The configuration for a tape: its learners, and no drill beside it."""
+    import msgspec
+
+    from unlockstep.launch.casting import cast
+
+    config = msgspec.structs.replace(config, local=msgspec.structs.replace(config.local, kill_share=0.0))
+    return cast(config, tape, learners)
 
 
 def _resume(folder: Path, plain: bool, as_json: bool) -> int:
@@ -138,16 +176,17 @@ def _has_finished(folder: Path) -> bool:
     return saved is not None and is_over(store, saved)
 
 
-def _train(config: RunConfig, folder: Path, plain: bool, as_json: bool) -> int:
+def _train(config: RunConfig, folder: Path, plain: bool, as_json: bool, tape: Tape | None = None) -> int:
     """The run, from the folder to the summary; returns the exit code."""
     from unlockstep.cli.output import wide_console
     from unlockstep.cli.run_folder import RUN_LOG_FILE
     from unlockstep.core.errors import UsageError
-    from unlockstep.launch.local import Ending, new_run_folder
+    from unlockstep.launch.folders import new_run_folder
+    from unlockstep.launch.local import Ending
 
     console = wide_console(stderr=as_json)
     with new_run_folder(config, folder) as remove:
-        outcome = _run(config, folder, console, plain)
+        outcome = _run(config, folder, console, plain, tape=tape)
         if outcome.ending is Ending.REFUSED:
             raise UsageError(outcome.sentence)
         if outcome.ending is Ending.INTERRUPTED and not (folder / RUN_LOG_FILE).exists():
@@ -202,20 +241,33 @@ def _tokens_per_step(config: RunConfig) -> int:
     return config.local.learners * inner.batch_size * inner.accumulation * config.data.sequence_length
 
 
-def _run(config: RunConfig, folder: Path, console: Console, plain: bool, resumes: bool = False) -> Outcome:
+def _run(
+    config: RunConfig, folder: Path, console: Console, plain: bool, resumes: bool = False, tape: Tape | None = None
+) -> Outcome:
+    from unlockstep import tape as tapes
+    from unlockstep.chaos.supervisor import Supervisor
+    from unlockstep.cli.run_folder import TAPE_FILE
     from unlockstep.cli.view import LiveView, PlainView
-    from unlockstep.launch.local import LocalRun, learner_names
+    from unlockstep.launch.drill import Drill
+    from unlockstep.launch.local import LocalRun
     from unlockstep.net.clients.observer import read_status
 
+    played = folder / TAPE_FILE
+    breaker: Breaker
+    if tape is not None:
+        breaker = Supervisor(tape, folder, played)
+    else:  # A run that has had a tape goes on with the learners it began with.
+        breaker = Drill(config, resumes, tapes.read(played).learners if resumes and played.exists() else ())
     view = LiveView if console.is_terminal and not plain else PlainView
-    with view(console, learner_names(config), f"{config.model.spec} on {config.data.source}") as watcher:
+    names = breaker.learners if tape is None else tape.cast
+    with view(console, names, f"{config.model.spec} on {config.data.source}") as watcher:
         return LocalRun(
             config,
             folder,
             read_status=read_status,
             watcher=watcher,
             has_finished=lambda: _has_finished(folder),
-            resumes=resumes,
+            breaker=breaker,
         ).run()
 
 

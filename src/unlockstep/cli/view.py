@@ -23,7 +23,8 @@ from rich.text import Text
 from unlockstep.core.foreign_text import printable
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 from unlockstep.core.status import EvaluationStatus, LearnerStatus, RoundStatus, Status
-from unlockstep.launch.local import ENDING, progress
+from unlockstep.launch.drill import progress
+from unlockstep.launch.local import ENDING
 
 NOTES_SHOWN = 5
 LINE_EVERY_S = 5.0

@@ -1,8 +1,8 @@
 """A run on this machine: one syncer, M learners and an evaluator as processes, looked after until the run is over.
 
-Decides who is started when, what becomes of a process that dies, when the drill kills a learner, and when and how the
-run has ended. Does not decide how processes are started and ended (``processes``), how a status is read (an argument)
-or what is shown (a ``Watcher``).
+Decides who is started when, what becomes of a process that dies, and when and how the run has ended. Does not decide
+how processes are started and ended (``processes``), what is broken on purpose (``breaker``), how a status is read (an
+argument) or what is shown (a ``Watcher``).
 
 A process that dies by itself is started again (``restarts`` says how often), except with exit code 2: the user has to
 mend something first. If the run has not begun it ends with that sentence.
@@ -10,32 +10,31 @@ mend something first. If the run has not begun it ends with that sentence.
 The syncer is one of them: it takes up the run where it had saved it, at the address it had, and everybody finds it
 there. Without it nobody is started. If it cannot be started again the run has failed; its folder can be resumed.
 
-The drill (``local.kill_share``) kills the last learner once, with SIGKILL, and starts it again ``local.kill_down_s``
-later; that costs it none of its restarts.
+Whoever breaks the run on purpose is a ``Breaker``: the drill, or a supervisor that plays an event tape. What it claims
+as its doing costs nobody a restart.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 from enum import Enum, IntEnum
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
-from unlockstep import config as configuration
 from unlockstep.config import RunConfig
 from unlockstep.core.errors import UsageError
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 from unlockstep.core.status import Status
+from unlockstep.launch.breaker import Breaker, Hands
+from unlockstep.launch.command_lines import CommandLines
+from unlockstep.launch.drill import Drill
 from unlockstep.launch.processes import Exit, Processes, Wakeup, last_lines
 from unlockstep.launch.restarts import EVALUATOR, SYNCER, Restarts
 
@@ -143,6 +142,7 @@ class LocalRun:
         watcher: who shows it.
         has_finished: whether the run that is saved in the folder is over, in order.
         resumes: the folder holds a run that goes on.
+        breaker: who breaks it; None: the drill.
         program: the command line of ``unlockstep``, without a subcommand.
         now_ns: the clock; monotonic.
     """
@@ -156,6 +156,7 @@ class LocalRun:
         watcher: Watcher,
         has_finished: Callable[[], bool] = lambda: False,
         resumes: bool = False,
+        breaker: Breaker | None = None,
         program: Sequence[str] = (sys.executable, "-m", "unlockstep"),
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
@@ -164,10 +165,9 @@ class LocalRun:
         self._read_status = read_status
         self._watcher = watcher
         self._has_finished = has_finished
-        self._resumes = resumes
-        self._program = tuple(program)
+        self._breaker = breaker or Drill(config, resumes)
+        self._lines = CommandLines(program, folder)
         self._now_ns = now_ns
-        self._learners = learner_names(config)
         self._url = ""
         """Of the syncer, whether or not it is there: every start of it listens there."""
         self._poll: StatusPoll | None = None
@@ -182,9 +182,6 @@ class LocalRun:
         """Who is to be started (again), and when."""
         self._started_ns: dict[str, int] = {}
         self._restarts = Restarts(config.local.restarts_max)
-        self._victim = self._learners[-1] if len(self._learners) > 1 and config.local.kill_share > 0 else None
-        """Whom the drill is still to kill; never the only learner, nor the first, which brought the parameters."""
-        self._drilled: str | None = None
         self._alone_since_ns: int | None = None
         self._saving_until_ns: int | None = None
         self._syncer_ended_ns: int | None = None
@@ -194,11 +191,14 @@ class LocalRun:
         """Start everything, look after it, end it. No process is left when this returns or raises."""
         with Wakeup() as wakeup, Processes(self._folder, wakeup, self._now_ns) as processes:
             self._wakeup, self._processes = wakeup, processes
+            self._breaker.enter(Hands(processes, self._launch_when_possible, self._note))
             try:
                 self._launch(SYNCER)
                 outcome = self._look_after()
+                self._breaker.release()
                 self._stop()
             finally:
+                self._breaker.close()
                 if self._poll is not None:
                     self._poll.stop()
         return outcome
@@ -214,6 +214,10 @@ class LocalRun:
             self._log_bytes = log.stat().st_size if log.exists() else 0
             self._listens_until_ns = self._after_ns(LISTEN_S_MAX)
         self._processes.start(name, self._command(name))
+        self._breaker.started(name)
+
+    def _launch_when_possible(self, name: str) -> None:
+        self._due[name] = self._now_ns()
 
     def _check_listening(self) -> Outcome | None:
         """The syncer comes first: everybody else needs it. Once it is there for the first time, they are started."""
@@ -225,34 +229,24 @@ class LocalRun:
             return self._failed(f"the syncer said nothing for {LISTEN_S_MAX:g} s", SYNCER) if late else None
         self._listens_since_ns = self._now_ns()
         if self._url:
-            self._watcher.note("the syncer is back", self._now_ns())
+            self._note("the syncer is back")
             return None
         self._url = found.group()
         self._poll = StatusPoll(self._read_status, self._url)
-        self._watcher.note(f"the syncer listens at {self._url}", self._now_ns())
-        for name in (*self._learners, *([EVALUATOR] if self._config.local.evaluator else [])):
+        self._note(f"the syncer listens at {self._url}")
+        for name in (*self._breaker.learners, *([EVALUATOR] if self._config.local.evaluator else [])):
             self._launch(name)
         return None
 
     def _command(self, name: str) -> tuple[str, ...]:
-        if name == SYNCER:
-            config = ("--config", str(self._folder / "config.toml"))
-            listen = ("--listen", f"127.0.0.1:{self._url.rpartition(':')[2] or '0'}")
-            return (*self._program, "syncer", *config, *listen, "--run-dir", str(self._folder), *self._tie())
-        # Who started all of them wrote the settings, too.
-        address = ("--syncer", self._url, "--trust-syncer")
         if name == EVALUATOR:
-            return (*self._program, "evaluator", *address, "--out", str(self._folder / "model"), *self._tie())
-        index = self._learners.index(name)
-        shard = ("--shard", str(index), "--shards", str(len(self._learners)))
-        slowdown = self._config.local.slowdown
-        pause = ("--slowdown", str(slowdown[index])) if index < len(slowdown) and slowdown[index] != 1 else ()
-        checkpoint = ("--checkpoint", str(self._folder / "learners" / f"{name}.safetensors"))
-        return (*self._program, "learner", *address, "--name", name, *shard, *checkpoint, *pause, *self._tie())
-
-    def _tie(self) -> tuple[str, ...]:
-        """A child that finds its parent gone ends itself: even if this process is killed nobody stays behind."""
-        return ("--parent-pid", str(os.getpid()))
+            return self._lines.evaluator(self._url)
+        if name == SYNCER:
+            return self._breaker.dressed(SYNCER, self._lines.syncer(self._url.rpartition(":")[2] or "0"))
+        share, slowdown = self._breaker.share(name), self._config.local.slowdown
+        pace = slowdown[share[0]] if share[0] < len(slowdown) else 1
+        address = self._breaker.address(name, self._url)
+        return self._breaker.dressed(name, self._lines.learner(address, name, share, pace))
 
     def _stop(self) -> None:
         """All at once: the syncer ends the run, and waits a moment for learners to hand over or to say goodbye."""
@@ -262,7 +256,8 @@ class LocalRun:
 
     def _look_after(self) -> Outcome:
         while True:
-            self._wakeup.wait(LISTEN_POLL_S if self._listens_since_ns is None else POLL_S)
+            look_s = LISTEN_POLL_S if self._listens_since_ns is None else POLL_S
+            self._wakeup.wait(min(look_s, self._breaker.wait_s()))
             if self._wakeup.stop_signals and not self._is_saving():
                 return self._interrupted()
             # The syncer first: without it others may be excused.
@@ -276,7 +271,7 @@ class LocalRun:
             status = self._status
             if status is not None:
                 self._watcher.show(status, self._now_ns())
-                self._drill(status)
+            self._breaker.act(status, self._is_ending)
             outcome = self._check_end()
             if outcome is not None:
                 return outcome
@@ -305,34 +300,24 @@ class LocalRun:
         for name in [name for name, due_ns in self._due.items() if due_ns <= self._now_ns()]:
             if name == SYNCER or self._listens_since_ns is not None:
                 del self._due[name]
+                again = " again" if name in self._started_ns else ""
                 self._launch(name)
-                self._watcher.note(f"{'the syncer' if name == SYNCER else name} is started again", self._now_ns())
-
-    def _drill(self, status: Status) -> None:
-        """Kill the last learner, once, when its share of the run is over and it trains."""
-        victim, local = self._victim, self._config.local
-        if self._resumes:
-            self._resumes = False
-            if progress(status) >= local.kill_share:  # It has been killed before.
-                self._victim = victim = None
-        if victim is None or progress(status) < local.kill_share or self._is_ending:
-            return
-        trains = any(learner.learner == victim and learner.state == "live" for learner in status.learners)
-        if trains and victim in self._processes.running:
-            self._victim, self._drilled = None, victim
-            self._processes.kill(victim)
+                self._note(f"{'the syncer' if name == SYNCER else name} is started{again}")
 
     # --------------------------------------------------------------------------------------------- what dies
 
     def _on_syncer_exit(self, exited: Exit) -> Outcome | None:
         self._listens_since_ns = None
+        if (claim := self._breaker.claims(exited, self._status)) is not None:
+            self._note(f"the syncer {claim.sentence}")
+            return None
         if exited.status == ChildCode.DONE:
             self._syncer_ended_ns = self._now_ns()
             return None
         if exited.status == ChildCode.ASKED_TO_END:
             return self._failed("somebody has told the syncer to stop", SYNCER)
         if self._has_finished():
-            self._watcher.note(f"the syncer {exited.sentence} when the run was over", self._now_ns())
+            self._note(f"the syncer {exited.sentence} when the run was over")
             self._syncer_ended_ns = self._now_ns()
             return None
         if exited.status == ChildCode.USAGE:
@@ -343,48 +328,44 @@ class LocalRun:
         if pause_s is None:
             return self._failed(f"the syncer {exited.sentence} and is not started again", SYNCER)
         self._due[SYNCER] = self._after_ns(pause_s)
-        self._watcher.note(f"the syncer {exited.sentence}; started again in {pause_s:g} s", self._now_ns())
+        self._note(f"the syncer {exited.sentence}; started again in {pause_s:g} s")
         return None
 
     def _on_exit(self, exited: Exit) -> Outcome | None:
         """Somebody other than the syncer has ended."""
-        name, now_ns = exited.name, self._now_ns()
-        if name == self._drilled:
-            self._drilled = None
-            down_s = self._config.local.kill_down_s
-            clock = 0 if self._status is None else self._status.clock
-            self._due[name] = self._after_ns(down_s)
-            self._watcher.note(
-                f"{name} was killed (SIGKILL) at step {clock} by the drill; back in {down_s:g} s", now_ns
-            )
+        name = exited.name
+        if (claim := self._breaker.claims(exited, self._status)) is not None:
+            if claim.back_s is not None:
+                self._due[name] = self._after_ns(claim.back_s)
+            self._note(f"{name} {claim.sentence}")
             return None
         if exited.status in (ChildCode.DONE, ChildCode.ASKED_TO_END):
             self._model_is_there |= name == EVALUATOR and exited.status == ChildCode.DONE
             if not self._is_ending:
-                self._watcher.note(f"{name} has left", now_ns)
+                self._note(f"{name} has left")
             return None
         if exited.status == ChildCode.USAGE and not self._has_begun and not self._was_without_syncer(name):
             return self._refused(name)
         if self._is_ending:
-            self._watcher.note(f"{name} {exited.sentence} while the run ended", now_ns)
+            self._note(f"{name} {exited.sentence} while the run ended")
             return None
-        self._restart(exited, now_ns)
+        self._restart(exited)
         return None
 
     @property
     def _has_begun(self) -> bool:
         return self._status is not None and self._status.clock > 0
 
-    def _restart(self, exited: Exit, now_ns: int) -> None:
+    def _restart(self, exited: Exit) -> None:
         name = exited.name
         to_mend = exited.status == ChildCode.USAGE and not self._was_without_syncer(name)
         pause_s = None if to_mend else self._restarts.pause_s(name, self._status)
         if pause_s is None:
             reason = " ".join(last_lines(self._processes.log(name), 1))
-            self._watcher.note(f"{name} {exited.sentence} and is not started again: {reason}", now_ns)
+            self._note(f"{name} {exited.sentence} and is not started again: {reason}")
             return
         self._due[name] = self._after_ns(pause_s)
-        self._watcher.note(f"{name} {exited.sentence}; started again in {pause_s:g} s", now_ns)
+        self._note(f"{name} {exited.sentence}; started again in {pause_s:g} s")
 
     def _was_without_syncer(self, name: str) -> bool:
         """Whether the syncer was away at some time since this process was started: then nothing is to be mended."""
@@ -396,12 +377,14 @@ class LocalRun:
         if self._syncer_ended_ns is not None:
             return self._check_ended(self._syncer_ended_ns)
         there = {*self._processes.running, *self._due}
-        if self._is_ending or not self._url or not there.isdisjoint(self._learners):
+        if self._url and SYNCER not in there and not self._breaker.has_more:
+            return self._failed("the tape is over and has left the run without a syncer", SYNCER)
+        if self._is_ending or not self._url or there - {SYNCER, EVALUATOR} or self._breaker.has_more:
             self._alone_since_ns = None
         elif self._alone_since_ns is None:
             self._alone_since_ns = self._now_ns()
         elif self._now_ns() - self._alone_since_ns > ALONE_S_MAX * NANOSECONDS_PER_SECOND:
-            return self._failed("no learner is left, and none may be started again", self._learners[0])
+            return self._failed("no learner is left, and none may be started again", self._breaker.learners[0])
         return None
 
     def _check_ended(self, ended_ns: int) -> Outcome | None:
@@ -429,75 +412,8 @@ class LocalRun:
         ends = f"; {log} ends:{said}" if said else f"; {log} is empty"
         return Outcome(Ending.FAILED, sentence + ends)
 
+    def _note(self, text: str) -> None:
+        self._watcher.note(text, self._now_ns())
+
     def _after_ns(self, seconds: float) -> int:
         return self._now_ns() + int(seconds * NANOSECONDS_PER_SECOND)
-
-
-def learner_names(config: RunConfig) -> tuple[str, ...]:
-    """What the learners of a local run are called."""
-    return tuple(f"learner-{index}" for index in range(config.local.learners))
-
-
-def progress(status: Status) -> float:
-    """Share of the run that is done, 0 to 1: of its data or its tokens, if they end it, otherwise of its steps."""
-    data = status.data
-    if data is not None and data.epochs:
-        return min(1.0, data.epoch / data.epochs)
-    if status.tokens_max:
-        return min(1.0, status.ledger.trained / status.tokens_max)
-    return min(1.0, status.clock / status.steps_max) if status.steps_max else 0.0
-
-
-@contextmanager
-def new_run_folder(config: RunConfig, folder: Path) -> Iterator[Callable[[], None]]:
-    """A folder for the run, with ``config.toml`` in it. If UsageError ends the block, all of it is removed again.
-
-    Yields:
-        What removes it too: to be called for a run that was stopped before it began.
-
-    Raises:
-        UsageError: the folder is not empty or cannot be written.
-    """
-    made: list[Path] | None = _make(folder)
-    try:
-        try:
-            with (folder / "config.toml").open("x", encoding="utf-8") as file:  # of two runs at once, one gets it
-                file.write(configuration.dumps(config))
-        except FileExistsError:
-            made = None
-            raise UsageError(f"run folder {folder} is another run's; choose another one with --out") from None
-        except OSError as error:
-            raise UsageError(
-                f"run folder {folder} cannot be written ({error.strerror}); choose another one with --out"
-            ) from None
-        yield lambda: _remove(folder, made or [])
-    except UsageError:
-        if made is not None:
-            _remove(folder, made)
-        raise
-
-
-def _make(folder: Path) -> list[Path]:
-    """Make the folder; returns what of its path was not there, outermost first."""
-    try:
-        if folder.is_dir() and any(folder.iterdir()):
-            raise UsageError(f"run folder {folder} is not empty; choose another one with --out, or remove it")
-        missing = [path for path in (*reversed(folder.parents), folder) if not path.exists()]
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(
-            f"run folder {folder} cannot be made ({error.strerror}); choose another one with --out"
-        ) from None
-    return missing
-
-
-def _remove(folder: Path, made: list[Path]) -> None:
-    """What is in the folder now (it was empty before), then what was made of its path."""
-    with suppress(OSError):
-        for path in folder.iterdir():
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
-        for path in reversed(made):
-            path.rmdir()

@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -117,6 +118,8 @@ class Processes:
         self._wakeup = wakeup
         self._now_ns = now_ns
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._lock = threading.RLock()
+        """Held while somebody is signalled or reaped: a number that is free again may be another process's."""
 
     def __enter__(self) -> Self:
         return self
@@ -124,7 +127,7 @@ class Processes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._signal(list(self._running), signal.SIGKILL)
+        self._signal(list(self._running), signal.SIGKILL)  # Those that stand still, too.
         for process in self._running.values():
             process.wait()
         self._running.clear()
@@ -160,11 +163,12 @@ class Processes:
 
     def take_exits(self) -> list[Exit]:
         """Those that have ended since the last call, reaped."""
-        ended = [Exit(name, p.returncode) for name, p in self._running.items() if p.poll() is not None]
-        for exited in ended:
-            process = self._running.pop(exited.name)
-            with suppress(ProcessLookupError, PermissionError):  # What it had started and left behind.
-                os.killpg(process.pid, signal.SIGKILL)
+        with self._lock:
+            ended = [Exit(name, p.returncode) for name, p in self._running.items() if p.poll() is not None]
+            for exited in ended:
+                process = self._running.pop(exited.name)
+                with suppress(ProcessLookupError, PermissionError):  # What it had started and left behind.
+                    os.killpg(process.pid, signal.SIGKILL)
         if ended:
             self._record()
         return ended
@@ -173,11 +177,37 @@ class Processes:
         """SIGKILL, at once; its end is reported by ``take_exits``."""
         self._signal([name], signal.SIGKILL)
 
+    def end(self, name: str) -> None:
+        """SIGTERM; its end is reported by ``take_exits``."""
+        self._signal([name], signal.SIGTERM)
+
+    def stand(self, name: str) -> None:
+        """SIGSTOP: it stands still, with all it has started. From any thread."""
+        self._signal([name], signal.SIGSTOP)
+
+    def go_on(self, name: str) -> None:
+        """SIGCONT. From any thread."""
+        self._signal([name], signal.SIGCONT)
+
+    def rename(self, name: str, new: str) -> None:
+        """Whoever runs under a name runs under another one from now on."""
+        assert new not in self._running, f"{new} is already running"
+        self._running = {new if each == name else each: process for each, process in self._running.items()}
+        self._record()
+
+    def on_process(self, name: str, do: Callable[[int], object]) -> None:
+        """Do something with the pid of one that runs; it stays that process's for as long."""
+        with self._lock:
+            process = self._running.get(name)
+            if process is not None and process.returncode is None:
+                do(process.pid)
+
     def stop(self, names: Sequence[str], timeout_s: float) -> None:
         """SIGTERM, then SIGKILL for those that still run after ``timeout_s`` or at a further stop signal; reaped."""
         waiting = [name for name in names if name in self._running]
         signals = len(self._wakeup.stop_signals)
         self._signal(waiting, signal.SIGTERM)
+        self._signal(waiting, signal.SIGCONT)  # Who stands still could not hear of it.
         until_ns = self._now_ns() + int(timeout_s * NANOSECONDS_PER_SECOND)
         while any(name in self._running for name in waiting):
             left_s = (until_ns - self._now_ns()) / NANOSECONDS_PER_SECOND
@@ -192,15 +222,17 @@ class Processes:
     def _signal(self, names: Sequence[str], signum: signal.Signals) -> None:
         """To the whole session of each. What has ended but is not reaped keeps its pid: nobody else is hit."""
         for name in names:
-            process = self._running.get(name)
-            if process is not None and process.returncode is None:
-                with suppress(ProcessLookupError, PermissionError):  # PermissionError: macOS, of a group of zombies.
-                    os.killpg(process.pid, signum)
+            self.on_process(name, lambda pid: _signal_session(pid, signum))
 
     def _record(self) -> None:
         pids = {name: process.pid for name, process in self._running.items()}
         with suppress(OSError):  # For people and tests; the run does not depend on it.
             (self._folder / "processes.json").write_bytes(msgspec.json.encode(pids))
+
+
+def _signal_session(pid: int, signum: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):  # PermissionError: macOS, of a group of zombies.
+        os.killpg(pid, signum)
 
 
 def last_lines(path: Path, count: int, start_bytes: int = 0) -> list[str]:

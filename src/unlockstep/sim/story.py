@@ -115,7 +115,14 @@ def draw(seed: int) -> Story:
         corpus_sequences=data.choice((3, 20, 60, 400)) if config.data.dealing else 0,
         **(_evaluations(judge) if config.rollback.spike_factor else {}),
         tape=_tape(
-            chance, f"seed-{seed}", names, at_start, calm_ns, calm_ns + end_ns, _deaths(disk) + _full_disks(seed), _young(seed)
+            chance,
+            f"seed-{seed}",
+            names,
+            at_start,
+            calm_ns,
+            calm_ns + end_ns,
+            _deaths(disk) + _full_disks(seed),
+            _young(seed),
         ),
     )
 
@@ -292,8 +299,7 @@ def _full_disks(seed: int) -> list[_Trouble]:
     chance = random.Random(f"{seed}/full")
     count = chance.choice((0, 0, 0, 0, 0, 0, 0, 0, 0, 2))
     return [
-        (chance.random(), chance.choice((10, 300, 2000)) * MILLISECOND_NS, tapes.Fill, tapes.Free)
-        for _ in range(count)
+        (chance.random(), chance.choice((10, 300, 2000)) * MILLISECOND_NS, tapes.Fill, tapes.Free) for _ in range(count)
     ]
 
 

@@ -17,7 +17,9 @@ from unlockstep.config import LocalSection, RunConfig
 from unlockstep.core.errors import UsageError
 from unlockstep.core.status import Status
 from unlockstep.launch import local, restarts
-from unlockstep.launch.local import Ending, LocalRun, Outcome, new_run_folder, progress
+from unlockstep.launch.drill import progress
+from unlockstep.launch.folders import new_run_folder
+from unlockstep.launch.local import Ending, LocalRun, Outcome
 
 STAND_IN = """
 import pathlib, signal, sys

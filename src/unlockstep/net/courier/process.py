@@ -33,6 +33,7 @@ from unlockstep.net.courier.jobs import (
 )
 from unlockstep.net.courier.memory_files import Bytes, MemoryFile
 from unlockstep.net.courier.porter import Porter, connector
+from unlockstep.orphans import wake_at_parents_end
 
 NICENESS = 10
 """Training goes first where there are fewer processors than work. Bulk still gets on: on a busy machine it has a tenth
@@ -49,6 +50,7 @@ def main(descriptor: int) -> None:
     """Serve the learner at the other end of this socket. Does not return."""
     if hasattr(os, "nice"):
         os.nice(NICENESS)
+    wake_at_parents_end()  # It is stopped with its learner, and then does not see the socket end.
     with socket.socket(fileno=descriptor) as end:
         try:
             _serve(end)

@@ -1,0 +1,93 @@
+"""``unlockstep chaos``: learners of its own that join a run, and are broken there as an event tape says.
+
+Decides flags, what is asked before anything is started, and the exit code. What happens then is ``chaos.guests``.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unlockstep.cli.access import RunName, TokenFile
+from unlockstep.cli.trust import Trust
+
+
+def chaos(
+    url: Annotated[str, typer.Argument(help="Address of the run's syncer, http://host:port.", metavar="RUN_URL")],
+    tape: Annotated[str, typer.Option(metavar="TAPE", help="What happens: a file, or a tape's name.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for logs, checkpoints and the tape as played; default runs/chaos-....")
+    ] = None,
+    run: RunName = None,
+    trust_syncer: Trust = False,
+    token_file: TokenFile = None,
+) -> int:
+    """Join a run with learners of one's own, and break these on purpose. Nobody else is touched.
+
+    The learners are started here and reach the syncer through proxies that this command can cut, slow down or have
+    damage what they carry. It ends with the tape or the run; its learners then leave in order.
+    """
+    import sys
+
+    from unlockstep import tape as tapes
+    from unlockstep.chaos.guests import Guests, require_playable
+    from unlockstep.cli import exits
+    from unlockstep.cli.access import client_security
+    from unlockstep.cli.assembly import require_torch
+    from unlockstep.cli.run_folder import TAPE_FILE
+    from unlockstep.core.errors import UsageError
+    from unlockstep.launch.local import Ending
+    from unlockstep.net.clients.observer import read_status
+
+    require_torch("chaos")
+    played = tapes.read(tape)
+    security = client_security(None, None, None, token_file)
+    require_playable(played, url, lambda: read_status(url, run, security))
+    folder = _new_folder(out, played.name)
+    options = ["--trust-syncer"] if trust_syncer else []
+    options += ["--run", run] if run is not None else []
+    options += ["--token-file", str(token_file)] if token_file is not None else []
+    began_s = time.monotonic()
+
+    def note(text: str) -> None:
+        minutes, seconds = divmod(int(time.monotonic() - began_s), 60)
+        print(f"{minutes}:{seconds:02}  {text}", flush=True)
+
+    outcome = Guests(
+        played,
+        url,
+        folder,
+        folder / TAPE_FILE,
+        read_status=lambda url: read_status(url, run, security),
+        note=note,
+        program=(sys.executable, "-m", "unlockstep"),
+        options=options,
+    ).run()
+    note(outcome.sentence)
+    if outcome.ending is Ending.REFUSED:
+        raise UsageError(outcome.sentence)
+    if outcome.ending is Ending.FAILED:
+        raise exits.RunFailed(outcome.sentence)
+    if (folder / TAPE_FILE).exists():
+        print(f"what was played is in {folder / TAPE_FILE}")
+    return exits.SIGNALLED + outcome.signal if outcome.ending is Ending.INTERRUPTED else exits.DONE
+
+
+def _new_folder(out: Path | None, tape: str) -> Path:
+    """Made, and empty. Raises UsageError otherwise."""
+    from unlockstep.cli.run_folder import RUNS_FOLDER
+    from unlockstep.core.errors import UsageError
+
+    folder = out or Path(RUNS_FOLDER) / f"chaos-{tape}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        is_used = any(folder.iterdir())
+    except OSError as error:
+        raise UsageError(f"folder {folder} cannot be made ({error.strerror}); choose another with --out") from None
+    if is_used:
+        raise UsageError(f"folder {folder} is not empty; choose another with --out")
+    return folder

@@ -27,7 +27,7 @@ from unlockstep.core.events import (
     SyncerResumed,
 )
 from unlockstep.core.reasons import DepartureReason, RefusalReason
-from unlockstep.sim.network import SILENCE_NS, Costs, LinkModel
+from unlockstep.sim.network import SILENCE_NS, Costs, LinkModel, Way
 from unlockstep.sim.weightless import WeightlessBackend, WeightlessFreight
 from unlockstep.sim.world import World
 
@@ -152,6 +152,58 @@ def test_a_throttled_link_makes_contributions_late_and_nobody_waits_for_it() -> 
     world.run(60 * SECOND_NS)
     assert not of(ContributionAccepted, world.events)[-1].late
     end(world, transfer_ns=20 * SECOND_NS)
+
+
+def test_a_delay_comes_on_top_of_every_way_and_is_lifted() -> None:
+    """A message of 1 ms takes 251 ms, a body of 20 ms 270 ms; afterwards both are as before."""
+    world = ring_of(settings(), TWO)
+    world.run(1 * SECOND_NS)
+    do(world, tapes.Delay(at_ns=0, target="b", seconds=0.25))
+    wire = world._host("b").wire
+    assert wire.message_ns() == 251 * MS
+    assert wire.body_arrives_ns(Way.UP, 10) - world.clock.now_ns() == 270 * MS
+    assert world._host("a").wire.message_ns() == 1 * MS
+    world.run(4 * SECOND_NS)
+    assert is_live(world, "b")
+    do(world, tapes.Delay(at_ns=0, target="b", seconds=0))
+    assert wire.message_ns() == 1 * MS
+    end(world)
+
+
+def test_a_syncer_whose_disk_is_full_ends_at_its_next_save_and_returns_when_there_is_room() -> None:
+    world = ring_of(settings(adoption=Adoption.CARRY), TWO)
+    world.run(2 * SECOND_NS)
+    do(world, tapes.Fill(at_ns=0, target=tapes.SYNCER))
+    world.run(4 * SECOND_NS)
+    assert not world.syncer.life.is_alive and world.syncer.is_starved
+    do(world, tapes.Free(at_ns=0, target=tapes.SYNCER))
+    world.run(8 * SECOND_NS)
+    assert [event.life for event in of(SyncerResumed, world.events)] == [2]
+    end(world)
+    ledger = world.core.status(world.clock.now_ns()).ledger
+    assert ledger.merged + ledger.merged_late == ledger.trained
+
+
+def test_room_does_not_bring_back_a_syncer_that_was_killed() -> None:
+    world = ring_of(settings(), TWO)
+    world.run(2 * SECOND_NS)
+    for kind in (tapes.Fill, tapes.Kill, tapes.Free):
+        do(world, kind(at_ns=0, target=tapes.SYNCER))
+    assert not world.syncer.life.is_alive
+    do(world, tapes.Restart(at_ns=0, target=tapes.SYNCER))
+    world.run(6 * SECOND_NS)
+    end(world)
+
+
+@pytest.mark.parametrize("target", ["a", tapes.SYNCER])
+def test_a_jump_of_a_wall_clock_changes_nothing(target: str) -> None:
+    calm, jumped = ring_of(settings(), TWO), ring_of(settings(), TWO)
+    for world in (calm, jumped):
+        world.run(1 * SECOND_NS)
+    do(jumped, tapes.Jump(at_ns=0, target=target, seconds=-86_400.0))
+    for world in (calm, jumped):
+        world.run(4 * SECOND_NS)
+    assert calm.events == jumped.events
 
 
 def test_one_who_leaves_says_what_it_drops_and_is_gone() -> None:

@@ -7,6 +7,7 @@ but that.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,11 +52,13 @@ class TapeRun:
         folder: gets the run in ``run``.
         tape: that is played.
         config: of the run.
+        enough: what must have happened, too, before the run is told to end.
     """
 
     folder: Path
     tape: Tape
     config: RunConfig
+    enough: Callable[[TapeRun], bool] = lambda run: True
     notes: list[str] = field(default_factory=list)
 
     def play(self) -> Outcome:
@@ -84,7 +87,7 @@ class TapeRun:
             self._before = status
         late = now_ns - self._over_ns > BACK_S_MAX * SECOND_NS
         assert not late, "\n".join(["the run does not go on when its tape is over", *self.notes])
-        if not self._is_told and self._goes_on(self._before, status):
+        if not self._is_told and self._goes_on(self._before, status) and self.enough(self):
             self._is_told = True
             end_run(self._url)
 
@@ -96,9 +99,7 @@ class TapeRun:
         for action in self.tape.actions:
             standing.move(action)
         expected = {name for name in self.tape.cast if standing.process(name) is TargetState.RUNNING}
-        return expected <= there.keys() and all(
-            there[name].rounds_merged > merged.get(name, 0) for name in expected
-        )
+        return expected <= there.keys() and all(there[name].rounds_merged > merged.get(name, 0) for name in expected)
 
     def note(self, text: str, now_ns: int) -> None:
         """See ``Watcher``."""

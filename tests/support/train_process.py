@@ -82,6 +82,11 @@ class Train:
             self.output += line
             waited -= {text for text in waited if text in line}
 
+    @property
+    def url(self) -> str:
+        """Of its syncer, once it has said it."""
+        return self.output.partition("the syncer listens at ")[2].split()[0]
+
     def pids(self) -> dict[str, int]:
         """The processes of the run, by name."""
         return msgspec.json.decode((self.run / "processes.json").read_bytes(), type=dict[str, int])

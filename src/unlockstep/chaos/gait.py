@@ -81,13 +81,27 @@ class Gait:
     def slow(self, name: str, factor: float) -> None:
         """From now on it gets on ``factor`` times as slowly; 1 and less: at its own speed."""
         with self._changed:
-            walk = self._walk(name)
-            walk.factor = max(1.0, factor)
-            self._begin_to_run(name, walk)
-            if self._thread is None and walk.factor > 1:
+            self.set_pace(name, factor)
+            if self._thread is None and factor > 1:
                 self._thread = threading.Thread(target=self._keep_time, name="unlockstep-gait", daemon=True)
                 self._thread.start()
             self._changed.notify()
+
+    def set_pace(self, name: str, factor: float) -> None:
+        """The same, for who calls ``advance`` itself."""
+        walk = self._walk(name)
+        walk.factor = max(1.0, factor)
+        self._begin_to_run(name, walk)
+
+    def advance(self) -> float:
+        """Let those stand and run whose time it is; returns when the next one's is, by the clock."""
+        now_s, next_s = self._now_s(), float("inf")
+        for name, walk in self._walks.items():
+            if walk.factor > 1 and not walk.is_stopped:
+                if walk.until_s <= now_s:
+                    self._turn(name, walk, now_s)
+                next_s = min(next_s, walk.until_s)
+        return next_s
 
     def begun(self, name: str) -> None:
         """A process has started under the name: it runs. Its factor is the name's."""
@@ -134,12 +148,7 @@ class Gait:
     def _keep_time(self) -> None:
         with self._changed:
             while not self._is_over:
-                now_s, next_s = self._now_s(), float("inf")
-                for name, walk in self._walks.items():
-                    if walk.factor > 1 and not walk.is_stopped:
-                        if walk.until_s <= now_s:
-                            self._turn(name, walk, now_s)
-                        next_s = min(next_s, walk.until_s)
+                next_s = self.advance()
                 self._changed.wait(None if next_s == float("inf") else max(0.0, next_s - self._now_s()))
 
     def _turn(self, name: str, walk: _Walk, now_s: float) -> None:

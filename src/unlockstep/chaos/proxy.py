@@ -36,7 +36,9 @@ Way = Literal["up", "down"]
 
 PIECE_BYTES = 256 * 1024
 HELD_BYTES_MAX = 64 * 1024 * 1024
-"""Bytes of one connection and direction that are on their way at a time."""
+"""Bytes of one connection and direction that are on their way at a time, over a link with a delay."""
+HELD_BYTES = 4 * PIECE_BYTES
+"""The same without one: what is not taken at one end is soon not taken from the other."""
 
 SMOOTHED_S = 0.02
 """A link with a rate passes on what it carries in so much time at once."""
@@ -245,7 +247,8 @@ class Link:
         while True:
             piece = await self._loop.sock_recv(source, self._piece_bytes())
             await self._rest(way, len(piece))
-            if not await stretch.put(self._loop.time() + self._delay_s, piece):
+            room = HELD_BYTES_MAX if self._delay_s else HELD_BYTES
+            if not await stretch.put(self._loop.time() + self._delay_s, piece, room):
                 return
 
     def _piece_bytes(self) -> int:
@@ -301,9 +304,9 @@ class _Stretch:
         self._bytes = 0
         self._filled, self._drained = asyncio.Event(), asyncio.Event()
 
-    async def put(self, due_s: float, piece: bytes) -> bool:
-        """Whether more may follow: an empty piece is the end."""
-        while self._bytes >= HELD_BYTES_MAX:
+    async def put(self, due_s: float, piece: bytes, room: int) -> bool:
+        """Whether more may follow: an empty piece is the end. Waits while there are ``room`` bytes and more."""
+        while self._bytes >= room:
             self._drained.clear()
             await self._drained.wait()
         self._pieces.append((due_s, self._change(piece)))

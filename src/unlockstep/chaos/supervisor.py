@@ -63,6 +63,8 @@ class Supervisor:
         self._links: Links | None = None
         self._knobs: dict[str, Knobs] = {}
         self._full: set[str] = set()
+        self._choked: set[str] = set()
+        """Whose disk is full, or was at some time since they were started."""
         self._starved = False
         """The syncer has ended for want of room."""
         self._replaced: Counter[str] = Counter()
@@ -101,6 +103,8 @@ class Supervisor:
         self._gait.begun(name)
         if name in self._full:
             self._limit(name)
+        else:
+            self._choked.discard(name)
 
     def claims(self, exited: Exit, status: Status | None) -> Claim | None:
         name = exited.name
@@ -109,9 +113,8 @@ class Supervisor:
             return Claim(f"{exited.sentence}; its name is another one's")
         if name not in self._shares and name != SYNCER:
             return None
-        if name == SYNCER and name in self._full and exited.status > 0:
-            self._starved = True
-            return Claim(f"{exited.sentence}: its disk is full; it is started again when that is freed")
+        if name == SYNCER and name in self._choked and exited.status > 0:
+            return self._starve(exited)
         match self._standing.process(name):
             case TargetState.DEAD:
                 return Claim(f"{exited.sentence} by the tape")
@@ -119,6 +122,14 @@ class Supervisor:
                 self._begin_anew(name)
                 return Claim("has left")
         return None
+
+    def _starve(self, exited: Exit) -> Claim:
+        """The syncer had no room; it may have been made while the process was still ending."""
+        if SYNCER in self._full:
+            self._starved = True
+            return Claim(f"{exited.sentence}: its disk is full; it is started again when that is freed")
+        self._hands.launch(SYNCER)
+        return Claim(f"{exited.sentence}: its disk was full")
 
     def act(self, status: Status | None, is_ending: bool) -> None:
         """Do what the tape says up to now."""
@@ -167,7 +178,7 @@ class Supervisor:
         elif not self._is_over:
             self._written.end(self._now_ns() - self._began_ns)
             self._hands.note(
-                f"the run ends before the tape: {left} of its {len(self.tape.actions)} actions were not played"
+                f"ended before the tape was over: {left} of its {len(self.tape.actions)} actions were not played"
             )
         self._is_over = True
         self._gait.close()
@@ -246,6 +257,7 @@ class Supervisor:
                 self._knobs_of(name).clock_offset_ns += round(seconds * NANOSECONDS_PER_SECOND)
             case tapes.Fill():
                 self._full.add(name)
+                self._choked.add(name)
                 self._limit(name)
             case tapes.Free():
                 self._free(name)

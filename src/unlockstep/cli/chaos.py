@@ -67,11 +67,11 @@ def chaos(
         program=(sys.executable, "-m", "unlockstep"),
         options=options,
     ).run()
-    note(outcome.sentence)
     if outcome.ending is Ending.REFUSED:
         raise UsageError(outcome.sentence)
     if outcome.ending is Ending.FAILED:
         raise exits.RunFailed(outcome.sentence)
+    note(outcome.sentence)
     if (folder / TAPE_FILE).exists():
         print(f"what was played is in {folder / TAPE_FILE}")
     return exits.SIGNALLED + outcome.signal if outcome.ending is Ending.INTERRUPTED else exits.DONE

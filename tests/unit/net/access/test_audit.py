@@ -103,6 +103,17 @@ def test_the_file_has_a_largest_size_and_so_many_before_it(
     assert lines(tmp_path)[-1]["incarnation"] == 199
 
 
+def test_a_clock_that_is_set_back_holds_no_count_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_module, "PERIOD_S", 0.0)
+    monkeypatch.setattr(audit_module, "TOLD_ONE_BY_ONE_MAX", 0)
+    times = [NOW]
+    audit = Audit(tmp_path, lambda: times[0])
+    audit.refused(Refused.WRONG_TOKEN, STRANGER, "no")
+    times[0] -= datetime.timedelta(days=1)
+    audit.look()
+    assert [line["count"] for line in lines(tmp_path) if line["what"] == "refused_more"] == [1]
+
+
 def test_there_is_no_file_until_there_is_something_to_tell(audit: Audit, tmp_path: Path) -> None:
     audit.flush()
     assert list(tmp_path.iterdir()) == []

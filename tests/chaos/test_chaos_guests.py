@@ -1,0 +1,150 @@
+"""Learners that join somebody else's run to be broken there: theirs are broken, and nobody else's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support import toy_processes
+from support.commands import commands, ended, processes, until, url_of
+from support.tape_run import SECOND_NS, toy_config
+from support.train_process import TINY, Train, is_gone
+from unlockstep import config as run_config
+from unlockstep import tape as tapes
+from unlockstep.chaos.guests import Guests
+from unlockstep.launch.local import Ending
+from unlockstep.net.clients.observer import read_status
+from unlockstep.tape import Tape
+
+pytestmark = [pytest.mark.chaos, pytest.mark.skipif(sys.platform != "linux", reason="limits on others are Linux's")]
+
+TESTS = Path(__file__).parents[1]
+PROGRAM = (sys.executable, toy_processes.__file__)
+
+
+@pytest.fixture
+def run_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A run with a learner that nobody here may touch."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.syspath_prepend(TESTS)
+    monkeypatch.setenv("PYTHONPATH", ":".join(sys.path))
+    config = tmp_path / "config.toml"
+    config.write_text(run_config.dumps(toy_config(1, lease_s=2.0)))
+    (tmp_path / "told").mkdir()
+    with processes() as launch:
+        syncer = launch(
+            sys.executable, "-m", "unlockstep", "syncer", "--config", str(config), "--listen", "127.0.0.1:0",
+            "--run-dir", str(tmp_path / "host"),
+        )  # fmt: skip
+        url = url_of(syncer)
+        launch(
+            *PROGRAM, str(tmp_path / "told"), "learner", "--syncer", url, "--name", "bystander", "--shard", "0",
+            "--shards", "1", "--parent-pid", str(os.getpid()),
+        )  # fmt: skip
+        until(url, lambda status: status.clock > 5, run="tape")
+        yield url
+
+
+def guests(tmp_path: Path, url: str, tape: Tape, notes: list[str]) -> Guests:
+    folder = tmp_path / "guests"
+    folder.mkdir()
+    return Guests(
+        tape, url, folder, folder / "tape.jsonl", read_status=read_status, note=notes.append,
+        program=(*PROGRAM, str(tmp_path / "told")),
+    )  # fmt: skip
+
+
+def test_guests_are_killed_and_stopped_and_nobody_else_notices(tmp_path: Path, run_url: str) -> None:
+    second = SECOND_NS
+    actions = (
+        tapes.Kill(at_ns=second // 5, target="g1"),
+        tapes.Stop(at_ns=second // 5, target="g2"),
+        tapes.Restart(at_ns=3 * second, target="g1"),
+        tapes.Continue(at_ns=4 * second, target="g2"),
+        tapes.Cut(at_ns=4 * second, target="g2"),
+        tapes.Heal(at_ns=5 * second, target="g2"),
+    )
+    tape, notes = Tape(name="visit", learners=("g1", "g2"), actions=actions, end_ns=6 * second), []
+    outcome = guests(tmp_path, run_url, tape, notes).run()
+    assert (outcome.ending, outcome.sentence) == (Ending.FINISHED, "the tape has been played"), notes
+    assert [type(action) for action in tapes.read(tmp_path / "guests" / "tape.jsonl").actions] == [
+        type(action) for action in actions
+    ]
+    state = read_status(run_url)
+    (bystander,) = [each for each in state.learners if each.learner == "bystander"]
+    assert (bystander.incarnation, bystander.state) == (1, "live")
+    log = (tmp_path / "host" / "run.jsonl").read_text().splitlines()
+    assert not any('"bystander"' in line and ("Away" in line or "Departed" in line) for line in log)
+    assert any('"LearnerDeparted"' in line and '"g2"' in line and "lease_expired" in line for line in log)
+
+
+@pytest.mark.parametrize(
+    ("tape", "sentence"),
+    [
+        (
+            'learners = ["x"]\n[[action]]\nat_s = 1\ndo = "kill"\ntarget = "syncer"',
+            "has not started and does not touch",
+        ),
+        ('learners = ["bystander"]', "a learner of that name is in the run and was not started here"),
+    ],
+)
+def test_what_would_touch_others_is_refused_before_anything_is_started(
+    tmp_path: Path, run_url: str, tape: str, sentence: str
+) -> None:
+    file = tmp_path / "t.toml"
+    file.write_text('name = "t"\n' + tape)
+    with commands() as start:
+        code, error = ended(start("chaos", run_url, "--tape", str(file), "--out", str(tmp_path / "out")))
+    assert code == 2 and sentence in error and len(error.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def tape_file(folder: Path, *lines: str) -> str:
+    path = folder / "t.toml"
+    path.write_text("\n".join(['name = "t"', 'learners = ["a", "b"]', "end_s = 3600", *lines]))
+    return str(path)
+
+
+STOPPED = '[[action]]\nat_s = 0.1\ndo = "stop"\ntarget = "b"'
+
+
+@pytest.mark.timeout(120)
+def test_a_killed_supervisor_leaves_no_process_behind_not_even_a_stopped_one(tmp_path: Path) -> None:
+    with Train(tmp_path, *TINY, "--tape", tape_file(tmp_path, STOPPED), "--steps", "1000000", "--plain") as train:
+        train.until("the tape: stop b")
+        pids = train.pids()
+        assert {"a", "b", "syncer"} <= pids.keys()
+        couriers = [pid for pid in sessions_of(pids.values()) if pid not in pids.values()]
+        assert couriers, "every learner has one"
+        os.kill(train.process.pid, signal.SIGKILL)
+        assert all(is_gone(pid, 30.0) for pid in (*pids.values(), *couriers))
+
+
+@pytest.mark.timeout(120)
+def test_ctrl_c_in_the_middle_of_a_tape_ends_everything_and_keeps_what_was_played(tmp_path: Path) -> None:
+    with Train(tmp_path, *TINY, "--tape", tape_file(tmp_path, STOPPED), "--steps", "1000000", "--plain") as train:
+        train.until("the tape: stop b")
+        pids = train.pids()
+        os.kill(train.process.pid, signal.SIGINT)
+        train.end()
+        assert train.process.returncode == 130
+        assert all(is_gone(pid) for pid in pids.values())
+        played = tapes.read(train.run / "tape.jsonl")
+        assert [type(action) for action in played.actions] == [tapes.Stop] and played.end_ns < 3600 * SECOND_NS
+
+
+def sessions_of(leaders: object) -> list[int]:
+    """The processes of these sessions."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.getsid(int(path.name)) in set(leaders):  # type: ignore[call-overload]
+                found.append(int(path.name))
+        except OSError:
+            pass
+    return found

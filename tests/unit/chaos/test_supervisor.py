@@ -1,0 +1,64 @@
+"""What a supervisor leaves out, and what it writes down, with stand-ins for processes and a clock moved by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.statuses import learner_status, status
+from unlockstep import tape as tapes
+from unlockstep.chaos.supervisor import Supervisor
+from unlockstep.launch.breaker import Hands
+from unlockstep.launch.processes import Processes, Wakeup
+from unlockstep.tape import Continue, Jump, Kill, Restart, Stop, Tape
+
+SECOND_NS = 1_000_000_000
+
+
+def test_what_cannot_be_done_any_more_is_left_out_and_what_was_done_is_a_tape(tmp_path: Path) -> None:
+    """``b`` has ended by itself: it cannot be stopped, and so not be continued; nor is it dead, for the tape."""
+    tape = Tape(
+        name="late",
+        learners=("a", "b"),
+        actions=(
+            Stop(at_ns=1 * SECOND_NS, target="b"),
+            Continue(at_ns=2 * SECOND_NS, target="b"),
+            Jump(at_ns=3 * SECOND_NS, target="b", seconds=60.0),
+            Kill(at_ns=3 * SECOND_NS, target="b"),
+            Restart(at_ns=4 * SECOND_NS, target="b"),
+            Kill(at_ns=5 * SECOND_NS, target="a"),
+        ),
+    )
+    now_ns, notes, launched = [100 * SECOND_NS], [], []
+    supervisor = Supervisor(tape, tmp_path, tmp_path / "tape.jsonl", lambda: now_ns[0])
+    trained = status(learners=(learner_status("a"), learner_status("b")))
+    with Wakeup() as wakeup, Processes(tmp_path, wakeup) as processes:
+        supervisor.enter(Hands(processes, launched.append, notes.append))
+        processes.start("a", ("sleep", "60"))
+        supervisor.started("a")
+        supervisor.act(status(learners=(learner_status("a"), learner_status("b", steps=0))), is_ending=False)
+        assert not supervisor.has_more, "b has not taken a step: the tape has not begun"
+        supervisor.act(trained, is_ending=False)
+        for _ in range(12):
+            now_ns[0] += SECOND_NS // 2 + 1
+            supervisor.act(trained, is_ending=False)
+        (exited,) = _exits(processes, wakeup)
+        claim = supervisor.claims(exited, trained)
+        assert claim is not None and claim.sentence == "was killed (SIGKILL) by the tape"
+        supervisor.release()
+        supervisor.close()
+    assert [note for note in notes if note.startswith("left out")] == [
+        "left out: stop b, for b is not there",
+        "left out: continue b, for b is not there",
+        "left out: kill b, for b is not there",
+        "left out: restart b, for b is running",
+    ]
+    assert launched == [] and supervisor.is_over
+    played = tapes.read(tmp_path / "tape.jsonl")
+    assert [type(action) for action in played.actions] == [Jump, Kill]
+    assert played.end_ns >= played.actions[-1].at_ns >= 5 * SECOND_NS
+
+
+def _exits(processes: Processes, wakeup: Wakeup) -> list:  # type: ignore[type-arg]
+    while not (ended := processes.take_exits()):
+        wakeup.wait(60.0)
+    return ended

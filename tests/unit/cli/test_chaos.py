@@ -1,0 +1,127 @@
+"""What of a tape, an address or flags is refused, in one sentence and before anything is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from unlockstep.cli.app import run
+from unlockstep.cli.tape import timeline
+from unlockstep.tape import Cut, Heal, Join, Kill, Leave, Restart, Stop, Tape, read
+
+TAPE = 'name = "t"\nlearners = ["a", "b"]\n'
+
+
+def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert run(list(arguments)) == 2
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1
+    return error
+
+
+@pytest.fixture
+def tape(tmp_path: Path) -> str:
+    path = tmp_path / "t.toml"
+    path.write_text(TAPE)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("--kill",), "--kill is the drill of a run without a tape"),
+        (("--no-kill",), "--kill is the drill of a run without a tape"),
+        (("--learners", "3"), "--learners is 3 but tape 't' begins with 2"),
+    ],
+)
+def test_a_run_with_a_tape_has_its_learners_and_no_drill(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], tape: str, flags: tuple[str, ...], sentence: str
+) -> None:
+    folder = tmp_path / "run"
+    assert sentence in complaint(capsys, "train", "--tape", tape, "--out", str(folder), *flags)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('name = "t"\nlearners = []\n[[action]]\nat_s = 1\ndo = "join"\ntarget = "a"', "begins without learners"),
+        (TAPE + '[[action]]\nat_s = 1\ndo = "continue"\ntarget = "a"', "a is running by then"),
+        (TAPE + '[[action]]\nat_s = 1\ndo = "delay"\ntarget = "a"\nseconds = 99', "it must be from 0"),
+        (TAPE + '[[action]]\nat_s = 1\ndo = "jump"\ntarget = "a"\nseconds = -2e9', "it must be from -1e+09 to 1e+09"),
+    ],
+)
+def test_a_tape_that_cannot_be_played_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, sentence: str
+) -> None:
+    path = tmp_path / "t.toml"
+    path.write_text(text)
+    assert sentence in complaint(capsys, "train", "--tape", str(path), "--out", str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_tape_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "did you mean one_crash?" in complaint(capsys, "chaos", "http://127.0.0.1:1", "--tape", "one_crush")
+
+
+def test_links_to_tls_cannot_be_broken(capsys: pytest.CaptureFixture[str], tape: str) -> None:
+    assert "without TLS" in complaint(capsys, "chaos", "https://127.0.0.1:1", "--tape", tape)
+
+
+def test_without_a_syncer_nothing_is_started(tmp_path: Path, capsys: pytest.CaptureFixture[str], tape: str) -> None:
+    out = tmp_path / "out"
+    assert "http://127.0.0.1:1" in complaint(capsys, "chaos", "http://127.0.0.1:1", "--tape", tape, "--out", str(out))
+    assert not out.exists()
+
+
+def test_a_resumed_run_has_no_tape(tmp_path: Path, capsys: pytest.CaptureFixture[str], tape: str) -> None:
+    assert "leave out all other settings" in complaint(capsys, "train", "--resume", str(tmp_path), "--tape", tape)
+
+
+# ----------------------------------------------------------------------------------------------- unlockstep tape
+
+
+def test_a_tape_is_drawn_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "my.toml"
+    flags = ("--learners", "2", "--for-s", "100", "--seed", "1", "--kill-every-s", "20", "--syncer-stop-every-s", "50")
+    assert run(["tape", "draw", *flags, "--out", str(path)]) == 0
+    drawn = read(path)
+    assert drawn.learners == ("learner-0", "learner-1") and drawn.end_ns == 100 * 10**9
+    capsys.readouterr()
+    assert run(["tape", "show", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "kill every 20 s for 15 s" in shown and all(f"  kill {name}\n" in shown for name in drawn.learners)
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("my.txt",), "let its name end in .toml or .jsonl"),
+        (("my.toml", "--learners", "0"), "--learners is 0"),
+        (("my.toml", "--for-s", "0"), "it must be above 0"),
+        (("my.toml", "--kill-every-s", "-1"), "give a mean above 0"),
+        (("my.toml", "--slow-every-s", "1", "--slow-factor", "0"), "factor is 0.0"),
+    ],
+)
+def test_a_tape_that_nobody_could_play_is_not_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], sentence: str
+) -> None:
+    out, *more = flags
+    assert sentence in complaint(capsys, "tape", "draw", "--out", str(tmp_path / out), *more)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_line_of_time_shows_who_runs_stands_is_cut_off_and_is_not_there() -> None:
+    actions = (
+        Stop(at_ns=1, target="a"),
+        Kill(at_ns=2, target="a"),
+        Restart(at_ns=3, target="a"),
+        Cut(at_ns=4, target="a"),
+        Join(at_ns=5, target="b"),
+        Heal(at_ns=5, target="a"),
+        Leave(at_ns=7, target="b"),
+    )
+    shown = Tape(name="x", learners=("a",), actions=actions, end_ns=8)
+    assert timeline(shown, "a", 8) == "=s.=x==="
+    assert timeline(shown, "b", 8) == ".....==."

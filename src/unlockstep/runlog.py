@@ -68,6 +68,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """``config.digest`` of the run's configuration."""
     continues: Mark | None = None
     """Where it goes on; None for the first file."""
+    simulated: bool = False
+    """Time was virtual: nothing in this log says how fast a machine is."""
 
 
 class LogExists(UsageError):

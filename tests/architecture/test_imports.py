@@ -67,7 +67,7 @@ IMPORTS = {
     "unlockstep.loop unlockstep.promises unlockstep.storehouse unlockstep.learners.backend unlockstep.learners.toy "
     "unlockstep.learners.state_body msgspec numpy tomli_w",
     # what people touch
-    "unlockstep.report": "unlockstep.core unlockstep.runlog msgspec rich",
+    "unlockstep.report": "unlockstep.core unlockstep.tape msgspec rich tensorboard",
     "unlockstep.launch": "unlockstep.core unlockstep.config unlockstep.tape msgspec",
     "unlockstep.virtual": "unlockstep.core unlockstep.config unlockstep.files unlockstep.runlog unlockstep.tape "
     "unlockstep.learners.backend unlockstep.launch unlockstep.sim cloudpickle msgspec numpy torch",

@@ -1,7 +1,7 @@
-"""``unlockstep report``: what a run amounted to, or has so far, and whether it kept the rules; from its folder alone.
+"""``unlockstep report``: what runs amounted to, or have so far, and whether they kept the rules; from their folders.
 
-Decides which files are read, what is said of a log that is cut short or contradicts itself, and the exit code. The
-numbers are ``report``'s, the rules are ``checkers``'.
+Decides what is printed, what is written by itself and what on request, and the exit code. Which files of a run are read
+is ``report_run``'s, the numbers are ``report``'s, the rules are ``checkers``'.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from unlockstep.checkers import Violation
-    from unlockstep.config import RunConfig
+    from unlockstep.cli.report_run import FoundRun
     from unlockstep.core.events import Event
     from unlockstep.core.options import ProtocolOptions
-    from unlockstep.report.accounting import Accounting
-    from unlockstep.report.summary import Files, Summary
-    from unlockstep.runlog import Events, Header
+    from unlockstep.report.summary import Summary
+    from unlockstep.runlog import Events
 
 TIMER_NS_MAX = 1_000_000_000
 """How late the host of a real syncer may be for a deadline: it may have been busy. The log shows up to 20 ms."""
@@ -30,36 +29,108 @@ VIOLATIONS_SHOWN_MAX = 20
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="A run folder, or the run.jsonl in it.", metavar="RUN")],
+    runs: Annotated[list[Path], typer.Argument(help="A run folder, or the run.jsonl in it.", metavar="RUN...")],
     check: Annotated[bool, typer.Option("--check", help="Check every rule; exit code 1 if one is broken.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object; then a page is written with --html alone.")
+    ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Where the page goes. [default: report.html in the run folder; of several runs, here]"),
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write the run as a trace (.json) for ui.perfetto.dev.", metavar="FILE")
+    ] = None,
+    tensorboard: Annotated[
+        Path | None,
+        typer.Option(help="Write scalars for TensorBoard; needs the extra tensorboard.", metavar="DIR"),
+    ] = None,
 ) -> None:
-    """Sum up a run, over or not. Check that it kept the protocol's rules."""
+    """Sum up runs, over or not, and write a page of them. Check that they kept the protocol's rules."""
     from unlockstep.cli.exits import RunFailed
     from unlockstep.cli.output import print_json, wide_console
+    from unlockstep.cli.report_files import Reported
+    from unlockstep.cli.report_run import find_run, sum_up
     from unlockstep.core.errors import UsageError
 
-    folder, header, events, config = _open(run)
-    options = config.protocol
-    if check and header.continues is not None:
-        raise UsageError(
-            f"{events.path} begins in the middle of the run, and its beginning is with the syncer that led before; to "
-            f"have it checked, call it {_own_name(events)} and put {header.continues.file} of that one beside it"
-        )
-    checks = _check(events, options) if check else None
-    summary = _summarise(folder, header, events, config, is_checked=check)
+    if trace is not None and len(runs) > 1:
+        raise UsageError(f"--trace {trace} is of one run, and {len(runs)} are given; name one")
+    found = [find_run(run) for run in runs]
+    for one in found if check else ():
+        _require_beginning(one)
     console = wide_console(stderr=as_json)
+    records, reported, broken, rules = [], [], set[str](), 0
+    for one in found:
+        checks = _check(one.events, one.config.protocol) if check else None
+        summed = sum_up(one)
+        if summed is None and not check:
+            raise UsageError(f"{one.events.path} contradicts itself and cannot be summed up; --check says where")
+        summary = None if summed is None else summed[0]
+        if summed is not None:
+            reported.append(Reported(one, *summed))
+        if as_json:
+            records.append(_record(one, summary, checks))
+        else:
+            _show(console, one, summary)
+            if checks is not None:
+                _show_checks(console, checks)
+        rules = len(checks or ())
+        broken |= {rule for rule, violations in (checks or {}).items() if violations}
     if as_json:
-        print_json(_record(header, summary, checks))
-    else:
-        _show(console, header, events, summary)
-    if checks is None:
-        return
-    broken = [rule for rule, found in checks.items() if found]
-    if not as_json:
-        _show_checks(console, checks)
+        print_json(records[0] if len(records) == 1 else {"runs": records})
+    _write(console, reported, html, trace, tensorboard, as_json)
     if broken:
-        raise RunFailed(f"the run breaks {len(broken)} of {len(checks)} rules: {', '.join(broken)}")
+        names = ", ".join(rule for rule in sorted(broken))
+        whose = "the run breaks" if len(runs) == 1 else "the runs break"
+        raise RunFailed(f"{whose} {len(broken)} of {rules} rules: {names}")
+
+
+def _require_beginning(found: FoundRun) -> None:
+    """A log can be checked from the beginning of the run alone."""
+    from unlockstep.core.errors import UsageError
+
+    if found.header.continues is not None:
+        raise UsageError(
+            f"{found.events.path} begins in the middle of the run, and its beginning is with the syncer that led "
+            f"before; to have it checked, call it {_own_name(found.events)} and put {found.header.continues.file} of "
+            "that one beside it"
+        )
+
+
+def _write(
+    console: Console,
+    runs: list[Any],
+    html: Path | None,
+    trace: Path | None,
+    tensorboard: Path | None,
+    as_json: bool,
+) -> None:
+    """What is wanted; that the page nobody asked for cannot be written is no failure."""
+    from unlockstep.cli.report_files import PAGE_FILE, write_page, write_scalars, write_trace
+    from unlockstep.core.errors import UsageError
+
+    def tell(what: str) -> None:
+        if not as_json:
+            console.print(f"  {what}", markup=False, highlight=False, soft_wrap=True)
+
+    if not runs:
+        return
+    if html is not None:
+        write_page(runs, html)
+        tell(f"page written: {html}")
+    elif not as_json:
+        path = runs[0].found.folder / PAGE_FILE if len(runs) == 1 else Path(PAGE_FILE)
+        try:
+            write_page(runs, path)
+            tell(f"page written: {path}")
+        except UsageError as error:
+            tell(str(error))
+    if trace is not None:
+        write_trace(runs[0], trace)
+        tell(f"trace written: {trace} (open it at https://ui.perfetto.dev)")
+    if tensorboard is not None:
+        write_scalars(runs, tensorboard)
+        tell(f"scalars written: {tensorboard}")
 
 
 def _own_name(events: Events) -> str:
@@ -69,32 +140,6 @@ def _own_name(events: Events) -> str:
 
     life = next((event.life for event in events if isinstance(event, SyncerResumed)), 2)
     return part_path(events.path, life, 1).name
-
-
-def _open(run: Path) -> tuple[Path, Header, Events, RunConfig]:
-    """Folder, log and settings of a run.
-
-    Raises:
-        UsageError: one of its files is not there, cannot be read, or is another run's.
-    """
-    from unlockstep import config as run_config
-    from unlockstep import runlog
-    from unlockstep.cli.run_folder import CONFIG_FILE, RUN_LOG_FILE
-    from unlockstep.core.errors import UsageError
-
-    folder, log_file = (run, run / RUN_LOG_FILE) if run.is_dir() else (run.parent, run)
-    if not log_file.is_file():
-        raise UsageError(f"there is no run log {log_file}; give the folder of a run, or the {RUN_LOG_FILE} in it")
-    header, events = runlog.read(log_file)
-    config_file = folder / CONFIG_FILE
-    if not config_file.is_file():
-        raise UsageError(
-            f"there is no {config_file}, and without the run's settings its log cannot be judged; restore it"
-        )
-    config = run_config.load(config_file)
-    if run_config.digest(config) != header.config_digest:
-        raise UsageError(f"{config_file} is not the configuration that {log_file} was written under; restore it")
-    return folder, header, events, config
 
 
 def _check(events: Iterable[Event], options: ProtocolOptions) -> dict[str, list[Violation]]:
@@ -126,95 +171,23 @@ def _transfer_ns(events: Iterable[Event], options: ProtocolOptions) -> int:
     return longest_ns
 
 
-def _summarise(folder: Path, header: Header, events: Events, config: RunConfig, is_checked: bool) -> Summary | None:
-    """What the run amounts to; None if its log contradicts itself so badly that nobody can tell.
-
-    Raises:
-        UsageError: the same, if nobody has asked what is wrong with it.
-    """
-    from unlockstep.core.errors import UsageError
-    from unlockstep.report.accounting import account
-    from unlockstep.report.summary import Summary
-
-    try:
-        accounting = account(events, config.protocol)
-    except LookupError:
-        if not is_checked:
-            raise UsageError(f"{events.path} contradicts itself and cannot be summed up; --check says where") from None
-        return None
-    ending, sentence = _ending(folder, accounting, config)
-    return Summary(header.run, ending, sentence, accounting, _files(folder, events.path))
-
-
-def _ending(folder: Path, accounting: Accounting, config: RunConfig) -> tuple[str, str]:
-    """How the run ended, and why: in the words of whoever watched it, or as the log has it."""
+def _record(found: FoundRun, summary: Summary | None, checks: dict[str, list[Violation]] | None) -> dict[str, Any]:
     import msgspec
 
-    from unlockstep.cli.train import SUMMARY_FILE
-
-    class Told(msgspec.Struct):
-        ending: str
-        sentence: str
-
-    try:
-        told = msgspec.json.decode((folder / SUMMARY_FILE).read_bytes(), type=Told)
-        return told.ending, told.sentence
-    except (OSError, msgspec.DecodeError):
-        pass
-    if accounting.ended and (stopped := stopped_early(accounting, config)) is not None:
-        return "stopped", stopped
-    if accounting.ended:
-        return "finished", "the run has finished"
-    return "unfinished", "its log ends before the run does: it goes on, or was cut short"
-
-
-def stopped_early(accounting: Accounting, config: RunConfig) -> str | None:
-    """A sentence, if the run had not come as far as its settings say; None: it had, or that cannot be told."""
-    from unlockstep.core.run_states import how_ended
-
-    steps_max, tokens_max = config.run.steps, config.run.tokens
-    if tokens_max:
-        trained = round(accounting.ledger.trained)
-        return f"the run was stopped at {trained} of {tokens_max} tokens" if trained < tokens_max else None
-    if config.data.epochs or 0 < steps_max <= accounting.clock:
-        return None
-    return how_ended(True, accounting.clock, steps_max)
-
-
-def _files(folder: Path, log_file: Path) -> Files:
-    from unlockstep.cli.run_folder import CONFIG_FILE, MODEL_FOLDER
-    from unlockstep.cli.train import LOG_FOLDER, SUMMARY_FILE
-    from unlockstep.report.summary import Files
-
-    def there(name: str) -> str | None:
-        return str(folder / name) if (folder / name).exists() else None
-
-    return Files(
-        config=str(folder / CONFIG_FILE),
-        run_log=str(log_file),
-        logs=there(LOG_FOLDER),
-        summary=there(SUMMARY_FILE),
-        model=there(MODEL_FOLDER),
-    )
-
-
-def _record(header: Header, summary: Summary | None, checks: dict[str, list[Violation]] | None) -> dict[str, Any]:
-    import msgspec
-
-    record = {"run": header.run} if summary is None else msgspec.to_builtins(summary)
+    record = {"run": found.header.run} if summary is None else msgspec.to_builtins(summary)
     return record if checks is None else {**record, "checks": checks}
 
 
-def _show(console: Console, header: Header, events: Events, summary: Summary | None) -> None:
+def _show(console: Console, found: FoundRun, summary: Summary | None) -> None:
     from unlockstep.report.summary import table
 
     if summary is None:
-        console.print(f"{events.path} contradicts itself: it cannot be summed up", markup=False)
+        console.print(f"{found.events.path} contradicts itself: it cannot be summed up", markup=False)
         return
     console.print(table(summary))
-    if header.continues is not None:
+    if found.header.continues is not None:
         console.print("  The log begins in the middle of the run: what came before is not counted.", markup=False)
-    if events.torn_bytes:
+    if found.events.torn_bytes:
         console.print("  The last line of the run log was cut short and counts for nothing.", markup=False)
 
 

@@ -25,6 +25,10 @@ TAPE_FILE = "tape.jsonl"
 """The event tape that was played, as it was played."""
 
 MODEL_FOLDER = "model"
+SUMMARY_FILE = "summary.json"
+LOG_FOLDER = "logs"
+"""Of the processes that ``train`` has started."""
+
 STORE_FOLDER = "store"
 RUNS_FOLDER = "runs"
 
@@ -35,8 +39,9 @@ def default_run_folder(run: str) -> Path:
 
 
 @contextmanager
-def new_run_log(folder: Path, config: RunConfig) -> Iterator[RunLogWriter]:
-    """The run log in a folder, beside the configuration that loads back equal; made if it is not there.
+def new_run_log(folder: Path, config: RunConfig, *, simulated: bool = False) -> Iterator[RunLogWriter]:
+    """The run log in a folder, beside the configuration that loads back equal; made if it is not there. ``simulated``:
+    its time is virtual.
 
     If a ``UsageError`` ends the block the run never began: what was made here is removed again.
 
@@ -61,7 +66,8 @@ def new_run_log(folder: Path, config: RunConfig) -> Iterator[RunLogWriter]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # The log first: of two that begin at this moment one cannot make it, and must leave the other's settings alone.
-        log = RunLogWriter(log_file, Header(run=config.run.name, config_digest=run_config.digest(config)))
+        header = Header(run=config.run.name, config_digest=run_config.digest(config), simulated=simulated)
+        log = RunLogWriter(log_file, header)
         try:
             with whole(config_file) as partial:
                 partial.write_text(run_config.dumps(config), encoding="utf-8")

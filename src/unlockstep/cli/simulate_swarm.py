@@ -161,7 +161,7 @@ def _replay(name: str, story: Story, canary: str | None, run_dir: Path | None, c
     events: list[Event] = []
     outcome = play(story, make_core=make_core, freight=freight, record=events.extend)
     if run_dir is not None:
-        with new_run_log(run_dir, story.config) as log:
+        with new_run_log(run_dir, story.config, simulated=True) as log:
             log.write(events)
     if as_json:
         folder = None if run_dir is None else str(run_dir)

@@ -1,14 +1,12 @@
 """``unlockstep simulate tape``: an event tape played through the full protocol, and what it did to the run.
 
-Decides the run's settings and speeds, what would have been possible, what of it is kept in a folder, and what is
-printed. Events are written and counted as they come, so that a day of sixteen learners needs no more memory than a
-minute.
+Decides the run's settings and speeds, what of it is kept in a folder, and what is printed. Events are written and
+counted as they come, so that a day of sixteen learners needs no more memory than a minute.
 """
 
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -43,11 +41,6 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     lives: int
     """Processes the syncer has had."""
     accounting: Accounting
-    possible: float
-    """Tokens that everyone on the tape (``_present_ns``) could train at its own speed, until the tape is over or the
-    last step after it is done."""
-    yielded: float | None
-    """Tokens merged, on time or late, as a share of those; None if nobody is on the tape."""
     absent: tuple[str, ...]
     """On the tape, but never part of the run."""
     failed: tuple[str, ...]
@@ -106,7 +99,7 @@ def tape(
     if run_dir is not None:
         refuse_used(run_dir)
     world = _world(told, config, step_s, seed, toy)
-    account = _play(told, config, world, step_s, end_ns, run_dir)
+    account = _play(told, config, world, end_ns, run_dir)
     if as_json:
         print_json(account)
     else:
@@ -146,22 +139,6 @@ def _world(told: Tape, config: RunConfig, step_s: float, seed: int, toy: bool) -
     return world
 
 
-def _present_ns(told: Tape, until_ns: int) -> dict[str, int]:
-    """Everyone on the tape until some time -> how long it is on it: from its start, or when it joins, until it leaves.
-    Whoever is slowed, stopped, dead or cut off is on the tape all the same: that is what the tape costs."""
-    from unlockstep import tape as tapes
-
-    since_ns = dict.fromkeys(told.learners, 0)
-    present_ns: Counter[str] = Counter()
-    for action in (*told.actions, *(tapes.Leave(at_ns=until_ns, target=name) for name in told.cast)):
-        at_ns = min(action.at_ns, until_ns)
-        if isinstance(action, tapes.Join):
-            since_ns[action.target] = at_ns
-        elif isinstance(action, tapes.Leave) and action.target in since_ns:
-            present_ns[action.target] += at_ns - since_ns.pop(action.target)
-    return {name: ns for name, ns in sorted(present_ns.items()) if ns > 0}
-
-
 def _events(world: World, end_ns: int, ending_ns: int) -> Iterator[Event]:
     """What happens, as soon as it has happened for good; at last what the syncer had not saved when all was over."""
     from unlockstep.core.messages import EndRun
@@ -182,43 +159,38 @@ def _events(world: World, end_ns: int, ending_ns: int) -> Iterator[Event]:
     yield from world.events
 
 
-def _play(told: Tape, config: RunConfig, world: World, step_s: float, end_ns: int, run_dir: Path | None) -> Account:
+def _play(told: Tape, config: RunConfig, world: World, end_ns: int, run_dir: Path | None) -> Account:
     """The whole tape."""
+    from unlockstep import tape as tapes
     from unlockstep.checkers import SAFETY, Checkers
-    from unlockstep.cli.run_folder import new_run_log
-    from unlockstep.core.events import StepReported
+    from unlockstep.cli.run_folder import TAPE_FILE, new_run_log
     from unlockstep.report.accounting import account
     from unlockstep.sim.demands import longest_stop_ns
 
     checkers = Checkers(config.protocol, rules=SAFETY, timer_ns=longest_stop_ns(told))
     ending_ns = 2 * config.protocol.lease_ns + round(ENDING_S_MAX * 1e9)
-    last_step_ns = 0
 
     def seen(log: RunLogWriter | None) -> Iterator[Event]:
-        nonlocal last_step_ns
         for event in _events(world, end_ns, ending_ns):
             checkers.see(event)
             if log is not None:
                 log.write((event,))
-            if isinstance(event, StepReported):
-                last_step_ns = event.at_ns
             yield event
 
-    with nullcontext() if run_dir is None else new_run_log(run_dir, config) as log:
-        accounting = account(seen(log), config.protocol)
+    with nullcontext() if run_dir is None else new_run_log(run_dir, config, simulated=True) as log:
+        if run_dir is not None:
+            tapes.write(told, run_dir / TAPE_FILE)
+        accounting = account(seen(log), config.protocol, told, until_ns=end_ns)
     checkers.finish()
-    present_ns = _present_ns(told, max(min(world.clock.now_ns(), end_ns), last_step_ns))
-    possible = sum(present_ns.values()) / (step_s * 1e9)
-    merged = accounting.ledger.merged + accounting.ledger.merged_late
+    joins = (action for action in told.actions if isinstance(action, tapes.Join) and action.at_ns < end_ns)
+    due = {*told.learners, *(join.target for join in joins)}
     there = {learner.learner for learner in accounting.learners}
     return Account(
         tape=told.name,
         simulated_ns=world.clock.now_ns(),
         lives=len(world.lives),
         accounting=accounting,
-        possible=possible,
-        yielded=merged / possible if possible else None,
-        absent=tuple(name for name in present_ns if name not in there),
+        absent=tuple(name for name in told.cast if name in due and name not in there),
         failed=tuple(
             f"{process.name} has given up: {process.loop.done.reason}"
             for process in world.processes()
@@ -268,7 +240,7 @@ def _table(account: Account) -> Table:
     table.add_row("lost with learners", share(ledger.lost))
     table.add_row("dropped at the end", share(ledger.dropped))
     table.add_row("in flight", share(ledger.in_flight))
-    table.add_row("merged of the possible", _yield(account))
+    table.add_row("goodput", _goodput(accounting))
     for learner in accounting.learners:
         part = "none" if learner.participation is None else f"{learner.participation:.1%}"
         starts, steps = counted(learner.starts, "start"), counted(learner.steps, "step")
@@ -282,7 +254,7 @@ def _table(account: Account) -> Table:
     return table
 
 
-def _yield(account: Account) -> str:
-    if account.yielded is None:
+def _goodput(accounting: Accounting) -> str:
+    if accounting.goodput is None:
         return "none: nobody is on the tape"
-    return f"{account.yielded:.1%} of {account.possible:.6g} tokens: all on the tape, at their own speed, all the time"
+    return f"{accounting.goodput.goodput:.1%} of what all on the tape could train at their own speed, all the time"

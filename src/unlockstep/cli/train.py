@@ -18,14 +18,11 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from unlockstep.cli.report_files import Reported
     from unlockstep.config import RunConfig
     from unlockstep.launch.breaker import Breaker
     from unlockstep.launch.local import Outcome
-    from unlockstep.report.summary import Summary
     from unlockstep.tape import Tape
-
-SUMMARY_FILE = "summary.json"
-LOG_FOLDER = "logs"
 
 
 def train(
@@ -133,7 +130,7 @@ def _resume(folder: Path, plain: bool, as_json: bool) -> int:
     """
     from unlockstep import config as run_config
     from unlockstep.cli.output import wide_console
-    from unlockstep.cli.run_folder import CONFIG_FILE, RUN_LOG_FILE
+    from unlockstep.cli.run_folder import CONFIG_FILE, RUN_LOG_FILE, SUMMARY_FILE
     from unlockstep.core.errors import UsageError
 
     if not (folder / CONFIG_FILE).is_file() or not (folder / RUN_LOG_FILE).is_file():
@@ -146,7 +143,7 @@ def _resume(folder: Path, plain: bool, as_json: bool) -> int:
     (folder / SUMMARY_FILE).unlink(missing_ok=True)  # It says how the run had ended, and that has not happened now.
     console = wide_console(stderr=as_json)
     outcome = _run(config, folder, console, plain, resumes=True)
-    return _end(config, folder, outcome, console, as_json)
+    return _end(folder, outcome, console, as_json)
 
 
 def _is_left(run_log: Path) -> bool:
@@ -191,10 +188,10 @@ def _train(config: RunConfig, folder: Path, plain: bool, as_json: bool, tape: Ta
             raise UsageError(outcome.sentence)
         if outcome.ending is Ending.INTERRUPTED and not (folder / RUN_LOG_FILE).exists():
             remove()
-    return _end(config, folder, outcome, console, as_json)
+    return _end(folder, outcome, console, as_json)
 
 
-def _end(config: RunConfig, folder: Path, outcome: Outcome, console: Console, as_json: bool) -> int:
+def _end(folder: Path, outcome: Outcome, console: Console, as_json: bool) -> int:
     """Sum up; returns the exit code."""
     import shlex
 
@@ -204,9 +201,9 @@ def _end(config: RunConfig, folder: Path, outcome: Outcome, console: Console, as
 
     if outcome.ending is Ending.REFUSED:
         raise UsageError(outcome.sentence)
-    summary = _summarise(config, folder, outcome)
-    _show(summary, outcome, console, as_json)
-    if outcome.ending is not Ending.FINISHED and summary is not None and not _has_finished(folder):
+    reported = _summarise(folder, outcome)
+    _show(reported, outcome, console, as_json)
+    if outcome.ending is not Ending.FINISHED and reported is not None and not _has_finished(folder):
         console.print(f"\n  go on with it: unlockstep train --resume {shlex.quote(str(folder))}", markup=False)
     if outcome.ending is Ending.FAILED:
         raise exits.RunFailed(outcome.sentence)
@@ -271,46 +268,50 @@ def _run(
         ).run()
 
 
-def _summarise(config: RunConfig, folder: Path, outcome: Outcome) -> Summary | None:
+def _summarise(folder: Path, outcome: Outcome) -> Reported | None:
     """The summary, also written into the run folder; None if the run did not get as far as a run log."""
     import msgspec
 
-    from unlockstep import runlog
-    from unlockstep.cli.report import stopped_early
-    from unlockstep.cli.run_folder import CONFIG_FILE, MODEL_FOLDER, RUN_LOG_FILE
+    from unlockstep.cli.report_files import Reported
+    from unlockstep.cli.report_run import find_run, stopped_early, sum_up
+    from unlockstep.cli.run_folder import SUMMARY_FILE
     from unlockstep.core.errors import UsageError
     from unlockstep.launch.local import Ending
-    from unlockstep.report.accounting import account
-    from unlockstep.report.summary import Files, Summary
 
     try:
-        header, events = runlog.read(folder / RUN_LOG_FILE)
-        accounting = account(events, config.protocol)
+        found = find_run(folder)
+        summed = sum_up(found, (outcome.ending.value, outcome.sentence))
     except UsageError:
         return None
-    model = folder / MODEL_FOLDER
-    files = Files(
-        config=str(folder / CONFIG_FILE),
-        run_log=str(folder / RUN_LOG_FILE),
-        model=str(model) if model.is_dir() else None,
-        logs=str(folder / LOG_FOLDER),
-        summary=str(folder / SUMMARY_FILE),
-    )
-    ending, sentence = outcome.ending.value, outcome.sentence
-    if outcome.ending is Ending.FINISHED and (stopped := stopped_early(accounting, config)) is not None:
-        ending, sentence = "stopped", stopped
-    summary = Summary(header.run, ending, sentence, accounting, files)
+    if summed is None:
+        return None
+    summary, extent = summed
+    stopped = stopped_early(summary.accounting, found.config) if outcome.ending is Ending.FINISHED else None
+    if stopped is not None:
+        summary = msgspec.structs.replace(summary, ending="stopped", sentence=stopped)
+    files = msgspec.structs.replace(summary.files, summary=str(folder / SUMMARY_FILE))
+    summary = msgspec.structs.replace(summary, files=files)
     (folder / SUMMARY_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(summary)) + b"\n")
-    return summary
+    return Reported(found, summary, extent)
 
 
-def _show(summary: Summary | None, outcome: Outcome, console: Console, as_json: bool) -> None:
+def _show(reported: Reported | None, outcome: Outcome, console: Console, as_json: bool) -> None:
+    """The summary, and a page of the run beside it."""
     from unlockstep.cli.output import print_json
+    from unlockstep.cli.report_files import PAGE_FILE, write_page
+    from unlockstep.core.errors import UsageError
     from unlockstep.report.summary import table
 
-    if summary is None:
+    if reported is None:
         console.print(outcome.sentence, markup=False)
-    elif as_json:
-        print_json(summary)
+        return
+    if as_json:
+        print_json(reported.summary)
     else:
-        console.print(table(summary))
+        console.print(table(reported.summary))
+    path = reported.found.folder / PAGE_FILE
+    try:
+        write_page([reported], path)
+        console.print(f"  page           {path}", markup=False, highlight=False, soft_wrap=True)
+    except UsageError as error:
+        console.print(f"  {error}", markup=False, highlight=False, soft_wrap=True)

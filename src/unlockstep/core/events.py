@@ -172,6 +172,16 @@ class UploadCodecChosen(_Event, frozen=True):
     reason: str
 
 
+class BytesMoved(_Event, frozen=True):
+    """Bytes of bodies (contributions, versions, states) that have come from a learner, or gone to it, since the last
+    such event of it, as its syncer has counted them on the wire."""
+
+    learner: str
+    incarnation: int
+    up_bytes: int
+    down_bytes: int
+
+
 class RoundOpened(_Event, frozen=True):
     round: int
     fragment: int
@@ -342,6 +352,7 @@ Event = (
     | DataCollecting
     | MessageIgnored
     | UploadCodecChosen
+    | BytesMoved
     | RoundOpened
     | ContributionAccepted
     | ContributionRefused

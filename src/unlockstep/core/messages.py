@@ -377,6 +377,9 @@ class Transferring(_Message, frozen=True):
 
     learner: str
     incarnation: int
+    up_bytes: int = 0
+    """That have come from it since the last time this was said of it; ``down_bytes``: gone to it."""
+    down_bytes: int = 0
 
 
 class UploadMeasured(_Message, frozen=True):

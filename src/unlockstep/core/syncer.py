@@ -104,6 +104,7 @@ from unlockstep.core.saved import SavedRun
 from unlockstep.core.shapes import check_shape
 from unlockstep.core.status import Status
 from unlockstep.core.status_of import Tally, status_of
+from unlockstep.core.traffic import Traffic
 
 
 class SyncerCore:
@@ -167,7 +168,7 @@ class SyncerCore:
             Evaluation: self._on_evaluation,
             SeedArrived: self._on_seed,
             ContributionArrived: self._on_contribution,
-            Transferring: self._members.hear_transfer,
+            Transferring: Traffic(self._members, self._outbox).moved,
             UploadMeasured: uploads.measured,
             Committed: self._on_committed,
             StateWanted: self._on_state_wanted,

@@ -49,6 +49,8 @@ from unlockstep.core.options import ProtocolOptions
 from unlockstep.core.reasons import NOT_ENTERED, DepartureReason, Recovered, RefusalReason
 from unlockstep.core.status import LedgerStatus, Score
 from unlockstep.core.sync_round import RoundMemory
+from unlockstep.report.goodput import Goodput, RosterTime
+from unlockstep.tape import Tape
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -111,6 +113,8 @@ class LearnerAccount(msgspec.Struct, frozen=True):
     """The same for gaps during which another learner was absent (``Absence``); None if there were none."""
     data: DataAccount | None = None
     """None if it was granted nothing."""
+    goodput: Goodput | None = None
+    """None if it was not on the roster."""
 
 
 class Validation(msgspec.Struct, frozen=True):
@@ -168,16 +172,25 @@ class Accounting(msgspec.Struct, frozen=True):
     data_balance: int = 0
     """By how many sequences the syncer's totals and the log differ at the end: granted and returned, summed over
     learners, and trained. Exactly 0."""
+    uptime: float | None = None
+    """Share of ``duration_ns`` in which at least one learner was live; None if nobody ever was."""
+    goodput: Goodput | None = None
+    """None if nobody was on the roster."""
 
 
-def account(events: Iterable[Event], options: ProtocolOptions) -> Accounting:
+def account(
+    events: Iterable[Event], options: ProtocolOptions, tape: Tape | None = None, until_ns: int = 0
+) -> Accounting:
     """What a run's events amount to.
 
     Args:
         events: of one run, in the order they were logged. After the end only evaluations
             count: everything else is over.
         options: protocol settings of the run.
+        tape: what was done to it, if it is known: then its roster is that of the tape.
+        until_ns: how long the run is known to have gone on where its log does not end, ns.
     """
+    roster = RosterTime(tape, until_ns)
     tokens, presence, steps, rounds = _Tokens(options), _Presence(), _Steps(), _Rounds()
     evaluations: list[Validation] = []
     last_ns, clock, ended, under_way = 0, 0, False, 0
@@ -198,20 +211,25 @@ def account(events: Iterable[Event], options: ProtocolOptions) -> Accounting:
         presence.see(event)
         steps.see(event)
         rounds.see(event, presence.live)
+        roster.see(event)
         if isinstance(event, RoundOpened | RunFinished):
             clock, ended = max(clock, event.clock), isinstance(event, RunFinished)
         if isinstance(event, RunFinished):
             under_way, dealt = event.tokens_under_way, event.data
     presence.end(last_ns)
-    ledger = total([mine.status() for mine in tokens.ledgers.values()])
+    ledgers = {name: mine.status() for name, mine in tokens.ledgers.items()}
+    goodput, each = roster.account(ledgers)
+    duration_ns = 0 if presence.first_live_ns is None else last_ns - presence.first_live_ns
     shares = rounds.shares
     return Accounting(
         ended=ended,
-        duration_ns=0 if presence.first_live_ns is None else last_ns - presence.first_live_ns,
+        duration_ns=duration_ns,
         clock=clock,
-        ledger=ledger,
+        ledger=total(list(ledgers.values())),
         balance=under_way / options.fragments,
-        learners=tuple(_learner(name, tokens, presence, steps, rounds, data) for name in sorted(presence.starts)),
+        learners=tuple(
+            _learner(name, tokens, presence, steps, rounds, data, each.get(name)) for name in sorted(presence.starts)
+        ),
         participation=sum(shares) / len(shares) if shares else None,
         downtime_ns=presence.downtime_ns,
         rounds_committed=len(rounds.commit_ns),
@@ -226,6 +244,8 @@ def account(events: Iterable[Event], options: ProtocolOptions) -> Accounting:
         rolled_back=happened[RolledBack],
         data=dealt,
         data_balance=0 if dealt is None else data.difference(dealt),
+        uptime=1 - presence.downtime_ns / duration_ns if duration_ns else None,
+        goodput=goodput,
     )
 
 
@@ -259,7 +279,13 @@ def _number(value: float) -> float | None:
 
 
 def _learner(
-    name: str, tokens: _Tokens, presence: _Presence, steps: _Steps, rounds: _Rounds, data: _Data
+    name: str,
+    tokens: _Tokens,
+    presence: _Presence,
+    steps: _Steps,
+    rounds: _Rounds,
+    data: _Data,
+    goodput: Goodput | None,
 ) -> LearnerAccount:
     others_down = _Stretches(
         (absence.gone_ns, NEVER_NS if absence.live_ns is None else absence.live_ns)
@@ -284,6 +310,7 @@ def _learner(
         gap_ratio=gap.largest_ns / gap.median_ns if gap.median_ns else None,
         gap_ratio_others_down=max(meanwhile) / gap.median_ns if meanwhile and gap.median_ns else None,
         data=data.account(name),
+        goodput=goodput,
     )
 
 

@@ -20,6 +20,22 @@ from unlockstep.core.reasons import DepartureReason, Recovered
 from unlockstep.core.status import LedgerStatus
 from unlockstep.report.accounting import Absence, Accounting, LearnerAccount, Validation
 
+SHARE_WORDS = {
+    "merged": "merged",
+    "merged_late": "merged late",
+    "slowed": "slower steps",
+    "waiting": "waiting",
+    "recovering": "recovering",
+    "away": "away",
+    "down": "down",
+    "refused": "refused",
+    "overwritten": "overwritten",
+    "dropped": "dropped",
+    "lost": "lost",
+    "in_flight": "in flight",
+}
+"""Parts of goodput and of what it lacks (``goodput.Shares``), for people."""
+
 
 class Files(msgspec.Struct, frozen=True):
     """Where everything is."""
@@ -102,6 +118,7 @@ def _facts(accounting: Accounting) -> Table:
     facts.add_column(style="bold", no_wrap=True)
     facts.add_column()
     facts.add_row("validation loss", _validation(accounting))
+    facts.add_row("goodput", _goodput(accounting))
     facts.add_row("global downtime", duration(accounting.downtime_ns))
     if accounting.resumed:
         facts.add_row("syncer", f"went on {_times(accounting.resumed)} from what it had saved")
@@ -122,6 +139,17 @@ def _facts(accounting: Accounting) -> Table:
                  for reason, count in accounting.open_by_reason.items())  # fmt: skip
         facts.add_row("rounds closed", ", ".join(waits))
     return facts
+
+
+def _goodput(accounting: Accounting) -> str:
+    """And where the rest went, the larger parts first; what is less than a thousandth of the whole is left out."""
+    if accounting.goodput is None:
+        return "nobody has begun a step"
+    shares = accounting.goodput.shares
+    rest = {name: getattr(shares, name) for name in SHARE_WORDS if name not in ("merged", "merged_late")}
+    parts = [f"{value:.1%} {SHARE_WORDS[name]}"
+             for name, value in sorted(rest.items(), key=lambda part: -part[1]) if value >= 0.001]  # fmt: skip
+    return f"{accounting.goodput.goodput:.1%} of what was possible" + (f"; {', '.join(parts)}" if parts else "")
 
 
 def _validation(accounting: Accounting) -> str:

@@ -23,7 +23,7 @@ FLAGS = {
     "status": f"--run --json --help {ACCESS}",
     "stop": f"--run --help {ACCESS}",
     "doctor": f"--listen --advertise --secrets --run --rates --no-rates --json --help {ACCESS}",
-    "report": "--check --json --help",
+    "report": "--check --json --html --trace --tensorboard --help",
 }
 
 NOBODY = "http://127.0.0.1:1"

@@ -88,7 +88,7 @@ def test_many_violations_are_counted(tmp_path: Path, capsys: pytest.CaptureFixtu
     log = [*until(300), *[event(FragmentAdopted)] * 50]
     assert app.run(["report", str(folder_of(tmp_path, log)), "--check"]) == exits.FAILED
     out = shown(capsys)
-    assert out.count("adoption, at") == 20 and out.endswith("and 30 more")
+    assert out.count("adoption, at") == 20 and "and 30 more" in out
 
 
 def test_json_is_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

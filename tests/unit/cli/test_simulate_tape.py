@@ -22,6 +22,16 @@ def account_of(source: str | Path, capsys: pytest.CaptureFixture[str], *argument
     return account
 
 
+def goodput_of(account: dict[str, Any]) -> float:
+    value: float = account["accounting"]["goodput"]["goodput"]
+    return value
+
+
+def roster_s(account: dict[str, Any]) -> float:
+    """Seconds that all on the tape together were on it."""
+    return float(account["accounting"]["goodput"]["roster_ns"] / SECOND)
+
+
 def written(folder: Path, *actions: tapes.Action, learners: tuple[str, ...] = ("a",), end_s: int = 60) -> Path:
     path = folder / "mine.toml"
     tapes.write(tapes.Tape(name="mine", learners=learners, actions=actions, end_ns=end_s * SECOND), path)
@@ -33,7 +43,7 @@ def test_a_tape_is_played_and_its_folder_can_be_reported(tmp_path: Path, capsys:
     arguments = ["--run-dir", str(folder), "--seconds", "40"]
     life = account_of("one_crash", capsys, *arguments)
     assert life["violations"] == [] and life["accounting"]["ended"] and life["run_folder"] == str(folder)
-    assert 0.8 < life["yielded"] < 1
+    assert 0.8 < goodput_of(life) < 1
     assert run(["report", str(folder), "--check"]) == exits.DONE
 
 
@@ -43,7 +53,7 @@ def test_a_run_whose_syncer_dies_is_summed_up_as_one(tmp_path: Path, capsys: pyt
     said = " ".join(capsys.readouterr().out.replace("\u2502", " ").split())
     assert "simulated 1 min 30 s" in said and " the syncer 2 starts " in said
     assert "given up" not in said and "never joined" not in said
-    assert sorted(path.name for path in folder.iterdir()) == ["config.toml", "run.jsonl"]
+    assert sorted(path.name for path in folder.iterdir()) == ["config.toml", "run.jsonl", "tape.jsonl"]
     assert said.endswith(f"unlockstep report {folder} --check # {folder}/run.jsonl, config.toml")
     assert run(["report", str(folder), "--check"]) == exits.DONE
 
@@ -53,10 +63,10 @@ def test_the_death_of_the_syncer_costs_no_step_and_no_token(capsys: pytest.Captu
     account = account_of("syncer_crash", capsys)
     assert (account["tape"], account["lives"], account["failed"], account["absent"]) == ("syncer_crash", 2, [], [])
     assert 90 * SECOND <= account["simulated_ns"] <= 91 * SECOND
-    assert account["possible"] == pytest.approx(4 * 90, rel=0.002)
+    assert roster_s(account) == pytest.approx(4 * 90, rel=0.002)
     ledger = account["accounting"]["ledger"]
     assert ledger["merged"] + ledger["merged_late"] == ledger["trained"] == 4 * 90
-    assert account["yielded"] > 0.99
+    assert goodput_of(account) > 0.99
 
 
 def test_what_the_syncer_had_not_saved_when_all_was_over_is_shown_too(
@@ -78,13 +88,13 @@ def test_simulated_is_the_time_of_the_tape(capsys: pytest.CaptureFixture[str]) -
 
 def test_who_joins_later_or_leaves_counts_while_it_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     calm = account_of("calm", capsys)
-    assert calm["yielded"] > 0.99
+    assert goodput_of(calm) > 0.99
     crowd = account_of("flash_crowd", capsys)
-    assert crowd["possible"] == pytest.approx(2 * 100 + 6 * 50 + sum(range(6)), rel=0.001)
-    assert crowd["yielded"] > 0.97
+    assert roster_s(crowd) == pytest.approx(2 * 100 + 6 * 50 + sum(range(6)), rel=0.001)
+    assert goodput_of(crowd) > 0.97
     twice = (Leave(at_ns=10 * SECOND, target="b"), Join(at_ns=30 * SECOND, target="b"))
     life = account_of(written(tmp_path, *twice, learners=("a", "b")), capsys)
-    assert life["possible"] == pytest.approx(60 + 10 + 30, rel=0.01)
+    assert roster_s(life) == pytest.approx(60 + 10 + 30, rel=0.01)
 
 
 def test_who_is_dead_or_stopped_counts_as_possible(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,21 +104,22 @@ def test_who_is_dead_or_stopped_counts_as_possible(tmp_path: Path, capsys: pytes
         Stop(at_ns=50 * SECOND, target="b"),
     )
     life = account_of(written(tmp_path, *down, learners=("a", "b")), capsys)
-    assert life["possible"] == pytest.approx(2 * 60, rel=0.01)
+    assert roster_s(life) == pytest.approx(2 * 60, rel=0.01)
     ledger = life["accounting"]["ledger"]
-    assert life["yielded"] == (ledger["merged"] + ledger["merged_late"]) / life["possible"]
-    assert 0.65 < life["yielded"] < (120 - 20 - 10) / 120
+    assert goodput_of(life) == pytest.approx((ledger["merged"] + ledger["merged_late"]) / roster_s(life))
+    assert 0.65 < goodput_of(life) < (120 - 20 - 10) / 120
 
 
 def test_a_tape_on_which_nobody_trains_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path, Stop(at_ns=0, target="a"))
     life = account_of(path, capsys)
-    assert (life["possible"], life["yielded"]) == (60.0, 0.0)
+    assert (roster_s(life), goodput_of(life)) == (60.0, 0.0)
+    assert life["accounting"]["goodput"]["shares"]["down"] == 1.0
     assert 60 * SECOND <= life["simulated_ns"] <= 61 * SECOND
     assert life["absent"] == ["a"]
     assert run(["simulate", "tape", str(path)]) == exits.DONE
     said = " ".join(capsys.readouterr().out.replace("\u2502", " ").split())
-    assert "merged of the possible 0.0% of 60 tokens" in said and " a never joined " in said
+    assert "goodput 0.0% of what all on the tape" in said and " a never joined " in said
 
 
 def test_a_syncer_that_does_not_come_back_leaves_the_run_without_an_end(
@@ -116,7 +127,7 @@ def test_a_syncer_that_does_not_come_back_leaves_the_run_without_an_end(
 ) -> None:
     life = account_of(written(tmp_path, Kill(at_ns=30 * SECOND, target=tapes.SYNCER)), capsys)
     assert not life["accounting"]["ended"]
-    assert (life["simulated_ns"], life["possible"]) == (60 * SECOND, 60.0)
+    assert life["simulated_ns"] == 60 * SECOND and roster_s(life) == pytest.approx(60, rel=0.001)
 
 
 def test_settings_speed_and_learners_can_be_replaced(capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,7 +135,7 @@ def test_settings_speed_and_learners_can_be_replaced(capsys: pytest.CaptureFixtu
     life = account_of("calm", capsys, "--seconds", "20", *arguments)
     learners = life["accounting"]["learners"]
     assert len(learners) == 6 and all(38 <= learner["steps"] <= 42 for learner in learners)
-    assert life["yielded"] > 0.99
+    assert goodput_of(life) > 0.99
 
 
 @pytest.mark.parametrize(

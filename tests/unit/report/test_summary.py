@@ -8,6 +8,7 @@ import pytest
 from support.statuses import SECOND_NS, ledger_status
 from unlockstep.core.reasons import DepartureReason
 from unlockstep.report.accounting import Absence, Accounting, LearnerAccount, Spread, Validation, total
+from unlockstep.report.goodput import Goodput, Shares
 from unlockstep.report.summary import Files, Summary, duration, plain
 
 MS = 1_000_000
@@ -53,6 +54,7 @@ ACCOUNTING = Accounting(
     learners=(STEADY, KILLED),
     participation=0.987,
     downtime_ns=0,
+    goodput=Goodput(0.9, 168 * SECOND_NS, 700.0, Shares(merged=0.9, down=0.0833, slowed=0.0162, lost=0.0005)),
     rounds_committed=248,
     rounds_empty=0,
     staleness={0: 398},
@@ -76,6 +78,7 @@ def test_the_summary_of_a_run_through_a_kill() -> None:
 night: finished after 240 steps and 100,000 tokens in 1 min 24 s
 
   validation loss  2.2500 nats/byte at step 240, from 5.5000 nats/byte at step 8
+  goodput          90.0% of what was possible; 8.3% down, 1.6% slower steps
   global downtime  0 s
   participation    98.7% of live learners per round; 248 rounds committed, 0 empty
   tokens           99.00% merged, 0.20% refused, 0.80% lost

@@ -94,7 +94,7 @@ class Bodies:
 
         def moved(count: int) -> None:
             service.holds.read(fragment, version, body, digest, service.now_ns)
-            service.learner_moves(reader.learner, reader.incarnation)
+            service.learner_moves(reader.learner, reader.incarnation, down=count)
 
         async def read(span: Span) -> memoryview:
             return body[span.start : span.stop]
@@ -254,7 +254,7 @@ class Bodies:
 
         def moved(count: int) -> None:
             service.state_moves(ticket)
-            service.learner_moves(reader.learner, reader.incarnation)
+            service.learner_moves(reader.learner, reader.incarnation, down=count)
 
         with file.path.open("rb") as opened:
 
@@ -308,7 +308,7 @@ class Bodies:
         def note(count: int) -> None:
             upload.moved_ns = service.now_ns
             service.bytes_in += count
-            service.learner_moves(announced.learner, announced.incarnation)
+            service.learner_moves(announced.learner, announced.incarnation, up=count)
             moved(count)
 
         read_largely(request.transport)

@@ -146,8 +146,8 @@ class SyncerService:
         """Of the syncer's end of every link."""
         self.states = StateFiles()
         self.uploads, self.holds, self.recent, self.buffers = Uploads(), Holds(), Recent(), Buffers()
-        self._moved_ns: dict[str, int] = {}
-        """By learner, when the core was last told that bytes of it are passing."""
+        self._moved: dict[str, tuple[int, int, int]] = {}
+        """By learner, when the core was last told of bytes of it, and how many have come and gone since."""
         self._states_moved_ns: dict[int, int] = {}
         """By ticket, when the core was last told that a state is on its way."""
         self._core = core
@@ -618,12 +618,15 @@ class SyncerService:
             self._states_moved_ns[ticket] = self.now_ns
             self.receive(StateComing(ticket))
 
-    def learner_moves(self, learner: str, incarnation: int) -> None:
+    def learner_moves(self, learner: str, incarnation: int, *, up: int = 0, down: int = 0) -> None:
         """Bytes of a body have come from this start of a learner, or gone to it; the core hears of it now and then."""
-        since_ns = self.now_ns - self._moved_ns.get(learner, -NEVER_NS)
-        if self.knows(learner) and since_ns >= self.config.protocol.lease_ns // SIGNS_PER_LEASE:
-            self._moved_ns[learner] = self.now_ns
-            self.receive(Transferring(learner, incarnation))
+        if not self.knows(learner):
+            return
+        told_ns, came, went = self._moved.get(learner, (-NEVER_NS, 0, 0))
+        self._moved[learner] = told_ns, came + up, went + down
+        if self.now_ns - told_ns >= self.config.protocol.lease_ns // SIGNS_PER_LEASE:
+            self._moved[learner] = self.now_ns, 0, 0
+            self.receive(Transferring(learner, incarnation, came + up, went + down))
 
     async def in_worker(self, work: Callable[..., Result], *arguments: object) -> Result:
         """The result of ``work``, computed off the event loop's thread."""

@@ -1,0 +1,101 @@
+"""What ``unlockstep report`` writes: the page, the trace, the scalars.
+
+Decides where they go, that a file is written whole or not at all, and what is said if that cannot be. What is in them
+is ``report``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from unlockstep.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from unlockstep.cli.report_run import FoundRun
+    from unlockstep.report.run_view import Extent
+    from unlockstep.report.summary import Summary
+
+PAGE_FILE = "report.html"
+"""In the run folder; of several runs, in the folder one is in."""
+
+
+class Reported:
+    """A run that is summed up."""
+
+    def __init__(self, found: FoundRun, summary: Summary, extent: Extent) -> None:
+        self.found, self.summary, self.extent = found, summary, extent
+
+
+def write_page(runs: Sequence[Reported], path: Path) -> None:
+    """The page of one run, or of several beside each other.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    from unlockstep.cli.report_run import view_of
+    from unlockstep.files import whole
+    from unlockstep.report.comparison import comparison
+    from unlockstep.report.page import page
+
+    labels = _labels([run.found.folder for run in runs])
+    views = [view_of(run.found, run.summary, run.extent, label) for run, label in zip(runs, labels, strict=True)]
+    written = page(views[0]) if len(views) == 1 else comparison(views)
+    try:
+        with whole(path) as partial:
+            partial.write_text(written, encoding="utf-8")
+    except OSError as error:
+        raise _unwritable(path, error, "--html") from None
+
+
+def write_trace(run: Reported, path: Path) -> None:
+    """A run for ui.perfetto.dev.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    from unlockstep.files import whole
+    from unlockstep.report.trace import write
+
+    try:
+        with whole(path) as partial, partial.open("w", encoding="utf-8") as file:
+            write(run.found.events, file, run.found.header.run, run.found.tape)
+    except OSError as error:
+        raise _unwritable(path, error, "--trace") from None
+
+
+def write_scalars(runs: Sequence[Reported], folder: Path) -> None:
+    """Scalars for TensorBoard; of several runs, each in a folder of its own.
+
+    Raises:
+        UsageError: TensorBoard is not installed, or the folder cannot be written.
+    """
+    from unlockstep.report.scalars import write
+
+    labels = _labels([run.found.folder for run in runs])
+    try:
+        for run, label in zip(runs, labels, strict=True):
+            write(run.found.events, folder if len(runs) == 1 else folder / label.replace("/", "-"))
+    except ImportError:
+        raise UsageError(
+            "--tensorboard needs the package tensorboard; install unlockstep with the extra of that name "
+            '(pip install "unlockstep[tensorboard]"), or leave the flag out'
+        ) from None
+    except OSError as error:
+        raise _unwritable(folder, error, "--tensorboard") from None
+
+
+def _unwritable(path: Path, error: OSError, flag: str) -> UsageError:
+    reason = error.strerror or str(error)
+    return UsageError(f"{path} cannot be written ({reason}); choose a place you may write to with {flag}")
+
+
+def _labels(folders: Sequence[Path]) -> list[str]:
+    """A name for each run: its folder's, with as much of the way to it as tells it from the others."""
+    whole = [folder.resolve().parts for folder in folders]
+    for length in range(1, max(map(len, whole)) + 1):
+        labels = ["/".join(parts[-length:]) for parts in whole]
+        if len(set(labels)) == len(labels):
+            return labels
+    return [f"{number}: {'/'.join(parts[-1:])}" for number, parts in enumerate(whole, start=1)]

@@ -1,0 +1,167 @@
+"""One run as ``unlockstep report`` finds it: its folder, its log, its settings, the tape that was played on it.
+
+Decides which files are read, and what is said of a log that contradicts itself. What it amounts to is ``report``'s;
+what is printed and written is up to the commands ``report`` and ``train``.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from unlockstep.cli.output import Every
+
+if TYPE_CHECKING:
+    from unlockstep.config import RunConfig
+    from unlockstep.core.events import Event
+    from unlockstep.report.accounting import Accounting
+    from unlockstep.report.run_view import Extent, RunView
+    from unlockstep.report.summary import Files, Summary
+    from unlockstep.runlog import Events, Header
+    from unlockstep.tape import Tape
+
+LOOK_EVERY = 4096
+"""Events between two looks at the clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRun:
+    """What is in a run's folder."""
+
+    folder: Path
+    header: Header
+    events: Events
+    config: RunConfig
+    tape: Tape | None
+
+    @property
+    def simulated(self) -> bool:
+        """Whether its time was virtual."""
+        return self.header.simulated
+
+
+def find_run(run: Path) -> FoundRun:
+    """Open a run.
+
+    Args:
+        run: its folder, or the first file of its log.
+
+    Raises:
+        UsageError: one of its files is not there, cannot be read, or is another run's.
+    """
+    from unlockstep import config as run_config
+    from unlockstep import runlog
+    from unlockstep import tape as tapes
+    from unlockstep.cli.run_folder import CONFIG_FILE, RUN_LOG_FILE, TAPE_FILE
+    from unlockstep.core.errors import UsageError
+
+    folder, log_file = (run, run / RUN_LOG_FILE) if run.is_dir() else (run.parent, run)
+    if not log_file.is_file():
+        raise UsageError(f"there is no run log {log_file}; give the folder of a run, or the {RUN_LOG_FILE} in it")
+    header, events = runlog.read(log_file)
+    config_file = folder / CONFIG_FILE
+    if not config_file.is_file():
+        raise UsageError(
+            f"there is no {config_file}, and without the run's settings its log cannot be judged; restore it"
+        )
+    config = run_config.load(config_file)
+    if run_config.digest(config) != header.config_digest:
+        raise UsageError(f"{config_file} is not the configuration that {log_file} was written under; restore it")
+    tape = tapes.read(folder / TAPE_FILE) if (folder / TAPE_FILE).is_file() else None
+    return FoundRun(folder, header, events, config, tape)
+
+
+def sum_up(found: FoundRun, told: tuple[str, str] | None = None) -> tuple[Summary, Extent] | None:
+    """What the run amounts to, and from when to when; None if its log contradicts itself so badly that nobody can tell.
+
+    Args:
+        told: how it ended, and why, by whoever watched it; None: as the folder has it.
+    """
+    from unlockstep.report.accounting import account
+    from unlockstep.report.run_view import Extent
+    from unlockstep.report.summary import Summary
+
+    extent = Extent()
+    try:
+        accounting = account(extent.through(_passing(found.events, None)), found.config.protocol, found.tape)
+    except LookupError:
+        return None
+    ending, sentence = told or _ending(found.folder, accounting, found.config)
+    summary = Summary(found.header.run, ending, sentence, accounting, _files(found.folder, found.events.path))
+    return summary, extent
+
+
+def view_of(found: FoundRun, summary: Summary, extent: Extent, label: str) -> RunView:
+    """What is to be drawn of a run."""
+    from unlockstep.report.run_view import read_view
+
+    events = _passing(found.events, extent.count)
+    return read_view(events, summary, extent, label=label, simulated=found.simulated, tape=found.tape)
+
+
+def stopped_early(accounting: Accounting, config: RunConfig) -> str | None:
+    """A sentence, if the run had not come as far as its settings say; None: it had, or that cannot be told."""
+    from unlockstep.core.run_states import how_ended
+
+    steps_max, tokens_max = config.run.steps, config.run.tokens
+    if tokens_max:
+        trained = round(accounting.ledger.trained)
+        return f"the run was stopped at {trained} of {tokens_max} tokens" if trained < tokens_max else None
+    if config.data.epochs or 0 < steps_max <= accounting.clock:
+        return None
+    return how_ended(True, accounting.clock, steps_max)
+
+
+def _passing(events: Iterable[Event], count: int | None) -> Iterator[Event]:
+    """The same events; how far they are read is said now and then, and how long it takes if their count is known."""
+    every, began_s = Every(), time.monotonic()
+    for number, event in enumerate(events, start=1):
+        if number % LOOK_EVERY == 0 and every.due():
+            said = f"read {number:,} events"
+            if count:
+                left_s = (time.monotonic() - began_s) * (count - number) / number
+                said += f" of {count:,}, {left_s:.0f} s left"
+            print(said, file=sys.stderr)
+        yield event
+
+
+def _ending(folder: Path, accounting: Accounting, config: RunConfig) -> tuple[str, str]:
+    """How the run ended, and why: in the words of whoever watched it, or as the log has it."""
+    import msgspec
+
+    from unlockstep.cli.run_folder import SUMMARY_FILE
+
+    class Told(msgspec.Struct):
+        ending: str
+        sentence: str
+
+    try:
+        told = msgspec.json.decode((folder / SUMMARY_FILE).read_bytes(), type=Told)
+        return told.ending, told.sentence
+    except (OSError, msgspec.DecodeError):
+        pass
+    if accounting.ended and (stopped := stopped_early(accounting, config)) is not None:
+        return "stopped", stopped
+    if accounting.ended:
+        return "finished", "the run has finished"
+    return "unfinished", "its log ends before the run does: it goes on, or was cut short"
+
+
+def _files(folder: Path, log_file: Path) -> Files:
+    from unlockstep.cli.run_folder import CONFIG_FILE, LOG_FOLDER, MODEL_FOLDER, SUMMARY_FILE
+    from unlockstep.report.summary import Files
+
+    def there(name: str) -> str | None:
+        return str(folder / name) if (folder / name).exists() else None
+
+    return Files(
+        config=str(folder / CONFIG_FILE),
+        run_log=str(log_file),
+        logs=there(LOG_FOLDER),
+        summary=there(SUMMARY_FILE),
+        model=there(MODEL_FOLDER),
+    )

@@ -1,0 +1,193 @@
+"""The report of several runs beside each other, and of a simulated one against the real one with the same tape.
+
+Decides which figures are compared, and which runs belong together. What a run amounts to is ``accounting``'s, how
+charts and pages look ``figures`` and ``page``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from unlockstep.core.ids import NANOSECONDS_PER_SECOND
+from unlockstep.report.accounting import Accounting
+from unlockstep.report.figures import Axis, Series, legend, lines, number, share, text
+from unlockstep.report.page import (
+    TIME,
+    definitions,
+    document,
+    evaluation_points,
+    figure,
+    live_series,
+    participation_series,
+    shares_chart,
+    table,
+    timeline_section,
+)
+from unlockstep.report.run_view import RunView
+from unlockstep.report.summary import SHARE_WORDS
+
+RUNS_MAX = 16
+"""Runs whose timelines are drawn; of more, the first."""
+
+
+def comparison(views: Sequence[RunView]) -> str:
+    """The report of several runs."""
+    pairs = [(real, simulated) for real in views for simulated in views if _belong_together(real, simulated)]
+    sections = [("side", "Side by side", _side_by_side(views))]
+    if pairs:
+        against = "".join(_against(real, simulated) for real, simulated in pairs)
+        sections.append(("against", "Simulated against real", against))
+    sections += [
+        ("time", "Where the time went", _time(views)),
+        ("loss", "Loss", _loss(views)),
+        ("participation", "Participation", _participation(views)),
+        ("timelines", "Timelines", _timelines(views)),
+        ("words", "Words", definitions()),
+    ]
+    names = ", ".join(view.label for view in views)
+    head = f"<h1>{len(views)} runs</h1><p>{text(names)}</p>"
+    return document(f"{len(views)} runs: report", head, sections)
+
+
+def _belong_together(real: RunView, simulated: RunView) -> bool:
+    """They have lived through the same, one of them under virtual time."""
+    return real.tape is not None and real.tape == simulated.tape and simulated.simulated and not real.simulated
+
+
+Figure = tuple[str, Callable[[Accounting], float | None], Callable[[float | None], str]]
+
+
+def _plain(value: float | None) -> str:
+    return "–" if value is None else number(value)
+
+
+def _seconds(value: float | None) -> str:
+    return "–" if value is None else f"{number(value)} s"
+
+
+def _last_loss(accounting: Accounting) -> float | None:
+    return accounting.evaluations[-1].nats_per_byte if accounting.evaluations else None
+
+
+def _staleness(accounting: Accounting) -> float | None:
+    count = sum(accounting.staleness.values())
+    return sum(behind * times for behind, times in accounting.staleness.items()) / count if count else None
+
+
+def _part(name: str) -> Callable[[Accounting], float | None]:
+    return lambda accounting: None if accounting.goodput is None else getattr(accounting.goodput.shares, name)
+
+
+FIGURES: tuple[Figure, ...] = (
+    ("goodput", lambda a: None if a.goodput is None else a.goodput.goodput, share),
+    *((f"… {words}", _part(name), share) for name, words in SHARE_WORDS.items()),
+    ("uptime", lambda a: a.uptime, share),
+    ("participation", lambda a: a.participation, share),
+    ("mean staleness", _staleness, _plain),
+    ("steps (clock)", lambda a: a.clock, _plain),
+    ("tokens", lambda a: a.ledger.trained, _plain),
+    ("rounds committed", lambda a: a.rounds_committed, _plain),
+    ("time", lambda a: a.duration_ns / NANOSECONDS_PER_SECOND, _seconds),
+    ("validation loss, nats/byte", _last_loss, lambda value: "–" if value is None else f"{value:.4f}"),
+    ("contributions refused", lambda a: sum(a.refusals.values()), _plain),
+)
+"""What runs are compared by."""
+
+
+def _side_by_side(views: Sequence[RunView]) -> str:
+    accountings = [view.summary.accounting for view in views]
+    rows = []
+    for name, value, shown in FIGURES:
+        values = [value(accounting) for accounting in accountings]
+        if name.startswith("…") and all(abs(one or 0.0) < 0.0005 for one in values):
+            continue
+        rows.append([name, *(shown(one) for one in values)])
+    kinds = ["simulated" if view.simulated else "real" for view in views]
+    rows.insert(0, ["time was", *kinds])
+    rows.insert(1, ["ended", *(view.summary.ending for view in views)])
+    return table("One column a run.", ["", *(view.label for view in views)], rows)
+
+
+def _against(real: RunView, simulated: RunView) -> str:
+    assert real.tape is not None, "they have the same one"
+    ours, theirs = real.summary.accounting, simulated.summary.accounting
+    rows = []
+    for name, value, shown in FIGURES:
+        one, other = value(ours), value(theirs)
+        if name.startswith("…") and max(abs(one or 0.0), abs(other or 0.0)) < 0.0005:
+            continue
+        rows.append([name, shown(one), shown(other), _difference(one, other, shown is share)])
+    numbers = table(
+        f"Tape {real.tape.name}: {real.label} (real) and {simulated.label} (simulated).",
+        ["", "real", "simulated", "difference"],
+        rows,
+    )
+    both = {learner.learner: learner for learner in ours.learners}
+    each = []
+    for learner in theirs.learners:
+        mine = both.get(learner.learner)
+        if mine is None or mine.goodput is None or learner.goodput is None:
+            continue
+        one, other = mine.goodput.goodput, learner.goodput.goodput
+        each.append(
+            [learner.learner, share(one), share(other), _difference(one, other, True),
+             f"{mine.steps:,}", f"{learner.steps:,}", share(mine.participation), share(learner.participation)]
+        )  # fmt: skip
+    heads = ["learner", "goodput, real", "simulated", "difference", "steps, real", "simulated",
+             "participation, real", "simulated"]  # fmt: skip
+    return numbers + table("By learner.", heads, each)
+
+
+def _difference(one: float | None, other: float | None, is_share: bool) -> str:
+    if one is None or other is None:
+        return "–"
+    if is_share:
+        return f"{100 * (other - one):+.1f} points"
+    return "0" if one == other else f"{(other - one) / one:+.1%}" if one else number(other - one)
+
+
+def _time(views: Sequence[RunView]) -> str:
+    rows = [
+        (view.label, view.summary.accounting.goodput) for view in views if view.summary.accounting.goodput is not None
+    ]
+    if not rows:
+        return "<p>Nobody has begun a step, so there is nothing to share out.</p>"
+    chart = shares_chart("Where the time of each run went", [(name, goodput) for name, goodput in rows if goodput])
+    return figure("What became of the time that all learners of a run together had.", chart)
+
+
+def _keys(views: Sequence[RunView]) -> str:
+    return legend([(view.label, f"c{index % 8}") for index, view in enumerate(views)])
+
+
+def _loss(views: Sequence[RunView]) -> str:
+    evaluated = [(index, view) for index, view in enumerate(views) if view.curves.evaluations]
+    if not evaluated:
+        return "<p>No run has been evaluated.</p>"
+    charts = []
+    for at in range(3):
+        series = []
+        for index, view in evaluated:
+            axis, points = evaluation_points(view)[at]
+            series.append(Series(view.label, points, index, len(points) < 40))
+        charts.append(lines(f"Validation loss over {axis.label}", axis, Axis("nats/byte"), series))
+    return figure(
+        "Validation loss of the global models.", _keys(views) + f'<div class="charts">{"".join(charts)}</div>'
+    )
+
+
+def _participation(views: Sequence[RunView]) -> str:
+    percent = Axis("participation", lambda value: f"{value:.0%}", low=0, high=1)
+    live = [live_series(view, view.label, index) for index, view in enumerate(views)]
+    took = [participation_series(view, view.label, index) for index, view in enumerate(views)]
+    charts = lines("Live learners over time", TIME, Axis("live learners", low=0), live, width=560) + lines(
+        "Participation over time", TIME, percent, took, width=560
+    )
+    return figure("Who was there, and who took part.", _keys(views) + f'<div class="charts">{charts}</div>')
+
+
+def _timelines(views: Sequence[RunView]) -> str:
+    parts = [f"<h3>{text(view.label)}</h3>{timeline_section(view)}" for view in views[:RUNS_MAX]]
+    if len(views) > RUNS_MAX:
+        parts.append(f"<p>{len(views) - RUNS_MAX} more runs are not drawn.</p>")
+    return "".join(parts)

@@ -1,0 +1,104 @@
+"""How the page of a report looks, and the little it does by itself: one style sheet, one script, both inline.
+
+Decides type, room, and what changes on a narrow screen, in the dark and on paper. The page is complete without the
+script, which sorts and filters the table of rounds. Colours of marks are in ``figures``.
+"""
+
+from __future__ import annotations
+
+from unlockstep.report.figures import STYLE
+
+PAGE_STYLE = (
+    STYLE
+    + """
+:root { color-scheme: light dark; }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 72rem; padding: 1.5rem 1rem 4rem; background: var(--paper); color: var(--ink);
+  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
+h1 { font-size: 1.5rem; line-height: 1.25; margin: 0 0 .25rem; overflow-wrap: anywhere; }
+h2 { font-size: 1.15rem; margin: 2.5rem 0 .5rem; padding-top: .6rem; border-top: 1px solid var(--grid); }
+h3 { font-size: 1rem; margin: 1.5rem 0 .4rem; overflow-wrap: anywhere; }
+p { margin: .4rem 0 .8rem; max-width: 46rem; }
+a { color: var(--c0); }
+nav { margin: 1rem 0; font-size: .9rem; }
+nav a { margin-right: .9rem; white-space: nowrap; }
+.quiet, figcaption, dt { color: var(--quiet); }
+.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(9.5rem, 1fr)); gap: .6rem; margin: 1rem 0; }
+.figures div { background: var(--panel); border: 1px solid var(--grid); border-radius: 6px; padding: .55rem .7rem; }
+.figures dt { font-size: .8rem; } .figures dd { margin: 0; font-size: 1.3rem; font-weight: 600; }
+.figures dd small { display: block; font-size: .75rem; font-weight: 400; color: var(--quiet); }
+dl.figures { margin-block: 1rem; }
+figure { margin: .8rem 0 1.2rem; min-width: 0; }
+figcaption { font-size: .88rem; margin-bottom: .3rem; max-width: 46rem; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr)); gap: .5rem 1.5rem; }
+.charts svg { width: 100%; height: auto; max-width: 30rem; }
+svg { display: block; }
+.scroll { overflow-x: auto; }
+.scroll svg { max-width: none; }
+.timeline { display: flex; } .timeline > svg { flex: none; } .timeline .scroll { flex: 1; min-width: 0; }
+.timeline .scroll svg { min-width: 52rem; width: 100%; height: auto; }
+.bars svg { width: 100%; height: auto; max-width: 60rem; min-width: 34rem; }
+ul.legend { list-style: none; margin: .3rem 0; padding: 0; display: flex; flex-wrap: wrap; gap: .1rem .9rem;
+  font-size: .85rem; }
+.key { display: inline-block; width: .8em; height: .8em; margin-right: .35em; border-radius: 2px;
+  print-color-adjust: exact; -webkit-print-color-adjust: exact; }
+table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
+caption { text-align: left; color: var(--quiet); font-size: .88rem; padding-bottom: .3rem; }
+th, td { text-align: right; padding: .2rem .55rem; border-bottom: 1px solid var(--grid); vertical-align: top;
+  white-space: nowrap; }
+th { font-weight: 600; } thead th { border-bottom-color: var(--quiet); }
+.words { text-align: left; white-space: normal; min-width: 14rem; max-width: 26rem; overflow-wrap: anywhere; }
+.name { text-align: left; max-width: 14rem; overflow: hidden; text-overflow: ellipsis; }
+table.rounds thead th { position: sticky; top: 0; background: var(--paper); }
+.tall { max-height: 34rem; overflow: auto; border: 1px solid var(--grid); border-radius: 6px; }
+th button { font: inherit; color: inherit; background: none; border: 0; padding: 0; cursor: pointer; }
+th[aria-sort] button { text-decoration: underline; }
+.filter { margin: .3rem 0; } .filter input { font: inherit; padding: .2rem .4rem; width: min(20rem, 100%);
+  color: inherit; background: var(--panel); border: 1px solid var(--quiet); border-radius: 4px; }
+.good { color: var(--c2); } .bad { color: var(--c1); }
+dl.words-list dt { font-weight: 600; color: var(--ink); } dl.words-list dd { margin: 0 0 .5rem; max-width: 46rem; }
+svg .mark { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
+@media (max-width: 40rem) { body { padding: 1rem .7rem 3rem; font-size: 14px; } .figures dd { font-size: 1.1rem; }
+  .figures { grid-template-columns: repeat(2, 1fr); } th, td { padding: .2rem .4rem; } }
+@media print { body { max-width: none; padding: 0; font-size: 10pt; } nav, .filter { display: none; }
+  figure, .figures div, tr { break-inside: avoid; } h2, h3 { break-after: avoid; }
+  .scroll, .tall { overflow: visible; max-height: none; border: 0; }
+  .timeline .scroll svg, .bars svg { min-width: 0; max-width: 100%; }
+  .charts { grid-template-columns: repeat(3, 1fr); } table { font-size: 8pt; } th, td { white-space: normal; }
+  table.rounds tbody tr:nth-child(n + 41) { display: none; } }
+"""
+)
+
+SCRIPT = """
+for (const table of document.querySelectorAll("table.rounds")) {
+  const body = table.tBodies[0], rows = [...body.rows];
+  const value = (row, at) => row.cells[at].dataset.value ?? row.cells[at].textContent;
+  [...table.tHead.rows[0].cells].forEach((head, at) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = head.textContent;
+    head.replaceChildren(button);
+    button.addEventListener("click", () => {
+      const down = head.getAttribute("aria-sort") === "ascending";
+      for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
+      head.setAttribute("aria-sort", down ? "descending" : "ascending");
+      rows.sort((a, b) => {
+        const x = value(a, at), y = value(b, at), n = Number(x) - Number(y);
+        return (Number.isNaN(n) ? x.localeCompare(y) : n) * (down ? -1 : 1);
+      });
+      body.append(...rows);
+    });
+  });
+  const filter = document.createElement("p");
+  filter.className = "filter";
+  const label = document.createElement("label"), input = document.createElement("input");
+  label.append("Show rounds with ", input);
+  input.type = "search";
+  filter.append(label);
+  table.parentElement.before(filter);
+  input.addEventListener("input", () => {
+    const wanted = input.value.toLowerCase();
+    for (const row of rows) row.hidden = !row.textContent.toLowerCase().includes(wanted);
+  });
+}
+"""

@@ -28,6 +28,9 @@ from unlockstep.core.events import (
 SLICES = 300
 """Slices of time."""
 
+LOSS_SLICES = 150
+"""Of losses, which are noisy."""
+
 POINTS_MAX = 12_000
 """Of all learners' losses together: where there are many learners, slices are longer."""
 
@@ -99,7 +102,7 @@ class CurvesReader:
         whole_ns = max(1, end_ns - begin_ns)
         self._begin_ns = begin_ns
         self._slice_ns = whole_ns / SLICES
-        self._loss_ns = whole_ns / max(20, min(SLICES, POINTS_MAX // learners))
+        self._loss_ns = whole_ns / max(20, min(LOSS_SLICES, POINTS_MAX // learners))
         self._slices: dict[str, dict[int, _Slice]] = {}
         self._evaluations: list[EvaluationPoint] = []
         self._tokens: dict[str, tuple[int, int]] = {}
@@ -108,6 +111,8 @@ class CurvesReader:
         self._live: set[str] = set()
         self._live_at: list[tuple[int, int]] = []
         self._moved: dict[str, Moved] = {}
+        self._moved_ns: dict[str, int] = {}
+        """By learner, until when its bytes have been counted."""
         self._shares: dict[int, tuple[float, int]] = {}
         self._staleness: dict[int, int] = {}
 
@@ -197,6 +202,9 @@ class CurvesReader:
         moved = self._moved.get(event.learner)
         if moved is None:
             moved = self._moved[event.learner] = Moved([0.0] * SLICES, [0.0] * SLICES)
-        at = self._slice(event.at_ns)
-        moved.up[at] += event.up_bytes
-        moved.down[at] += event.down_bytes
+        last = self._slice(event.at_ns)
+        first = min(last, self._slice(self._moved_ns.get(event.learner, event.at_ns)) + 1)
+        for at in range(first, last + 1):  # They have moved since they were counted last.
+            moved.up[at] += event.up_bytes / (last + 1 - first)
+            moved.down[at] += event.down_bytes / (last + 1 - first)
+        self._moved_ns[event.learner] = event.at_ns

@@ -23,12 +23,13 @@ STYLE = """
   --c0: #0072b2; --c1: #d55e00; --c2: #009e73; --c3: #cc79a7; --c4: #b07d00; --c5: #3f8fc4; --c6: #6a51a3;
   --c7: #5d6673; --merged: #0072b2; --merged_late: #56b4e9; --computing: #0072b2; --slowed: #8cc4e8; --waiting: #e69f00;
   --recovering: #009e73; --away: #cc79a7; --down: #d55e00; --refused: #7a3e9d; --overwritten: #b48bc9;
-  --dropped: #9aa3ad; --lost: #50565e; --in_flight: #c9ced4; --collecting: #9aa3ad; --grace: #e69f00;
+  --dropped: #9aa3ad; --lost: #50565e; --in_flight: #c9ced4; --collecting: #9aa3ad; --grace: #7a3e9d;
   --merging: #50565e; }
 @media (prefers-color-scheme: dark) { :root, svg { --ink: #e6e9ed; --quiet: #a3adb8; --grid: #333a43; --paper: #15181c;
   --panel: #1d2126; --c0: #56b4e9; --c1: #f0803c; --c2: #33c49a; --c3: #e39cc4; --c4: #e0b23c; --c5: #8fd0f5;
   --c6: #a996e0; --c7: #a3adb8; --merged: #3d9bd9; --merged_late: #9bd4f5; --computing: #3d9bd9; --slowed: #1f567d;
-  --lost: #c9ced4; --in_flight: #50565e; --dropped: #7d8691; --refused: #a56bc9; --merging: #e6e9ed; } }
+  --lost: #c9ced4; --in_flight: #50565e; --dropped: #7d8691; --refused: #a56bc9; --grace: #a56bc9;
+  --merging: #e6e9ed; } }
 @media print { :root, svg { --ink: #000000; --quiet: #444444; --grid: #dddddd; --paper: #ffffff; --panel: #ffffff;
   --merged: #0072b2; --merged_late: #56b4e9; --computing: #0072b2; --slowed: #8cc4e8; --merging: #50565e; } }
 svg { font: 11px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; fill: var(--ink); }
@@ -68,7 +69,7 @@ def number(value: float) -> str:
 
 def share(value: float | None) -> str:
     """``92.3 %``; a dash for None."""
-    return "–" if value is None else f"{100 * value + 0.0:.1f} %"
+    return "–" if value is None else f"{round(100 * value, 1) + 0.0:.1f} %"
 
 
 def coordinate(value: float) -> str:
@@ -274,29 +275,31 @@ class Part(msgspec.Struct, frozen=True):
     """Name of a colour in ``STYLE``."""
 
 
-def stacked(title: str, rows: Sequence[tuple[str, Sequence[Part]]], width: int = 720) -> str:
-    """Bars from left to right, one row each, of parts that add up to 1. Parts below 0 take no room."""
-    left, right, each = 120, width - 12, 26
-    parts = []
+def stacked(title: str, rows: Sequence[tuple[str, Sequence[Part]]]) -> str:
+    """Bars from left to right, one row each, of parts that add up to 1; as wide as there is room, with its name above.
+    Parts below 0 take no room."""
+    parts, tall = [], 38
     for index, (name, row) in enumerate(rows):
-        y, at = 6 + index * each, float(left)
-        parts.append(f'<text x="{left - 8}" y="{y + 13}" text-anchor="end">{text(clipped(name, 18))}</text>')
+        y, at = index * tall, 0.0
+        parts.append(f'<text x="0" y="{y + 14}">{text(clipped(name, 40))}</text>')
         whole = max(1.0, sum(max(0.0, part.value) for part in row))
         for part in row:
-            wide = max(0.0, part.value) / whole * (right - left)
-            if wide < 0.05:
+            wide = max(0.0, part.value) / whole * 100
+            if wide < 0.02:
                 continue
             said = text(f"{name}: {share(part.value)} {part.name}")
             parts.append(
-                f'<rect class="mark" x="{coordinate(at)}" y="{y}" width="{coordinate(max(0.2, wide))}" height="18" '
+                f'<rect class="mark" x="{at:.3f}%" y="{y + 18}" width="{wide:.3f}%" height="16" '
                 f'fill="var(--{part.colour})"><title>{said}</title></rect>'
             )
             at += wide
-    bottom = 6 + len(rows) * each
-    for value in (0.0, 0.25, 0.5, 0.75, 1.0):
-        at = left + value * (right - left)
-        parts.append(f'<text class="quiet" x="{at}" y="{bottom + 12}" text-anchor="middle">{value:.0%}</text>')
-    return picture(title, width, bottom + 20, parts)
+    bottom = len(rows) * tall
+    anchors = {0: "start", 100: "end"}
+    for value in (0, 25, 50, 75, 100):
+        anchor = anchors.get(value, "middle")
+        parts.append(f'<text class="quiet" x="{value}%" y="{bottom + 12}" text-anchor="{anchor}">{value} %</text>')
+    inside = "".join(parts)
+    return f'<svg role="img" aria-label="{text(title)}" width="100%" height="{bottom + 18}">{inside}</svg>'
 
 
 def legend(entries: Sequence[tuple[str, str]]) -> str:

@@ -67,10 +67,10 @@ def page(view: RunView) -> str:
         ("rounds", "Rounds", _rounds(view)),
         ("words", "Words", definitions()),
     ]
-    kind = "simulated run" if view.simulated else "run"
+    kind = "A simulated run: " if view.simulated else ""
     head = (
-        f"<h1>{text(kind)} {text(summary.run)}: {text(summary.ending)}</h1>"
-        f'<p>{text(summary.sentence)}. <span class="quiet">{text(summary.files.run_log)}</span></p>'
+        f"<h1>{text(summary.run)}: {text(summary.ending)}</h1>"
+        f'<p>{kind}{text(summary.sentence)}. <span class="quiet">{text(summary.files.run_log)}</span></p>'
     )
     return document(f"{summary.run}: report", head + _figures(view), sections)
 
@@ -123,6 +123,14 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], wor
     )
 
 
+def brief(ns: int) -> str:
+    """Of something that often takes less than a second: ``12 ms``, ``0.85 s``, else as any duration."""
+    seconds = ns / NANOSECONDS_PER_SECOND
+    if seconds >= 10 or ns == 0:
+        return duration(ns)
+    return f"{seconds * 1000:.3g} ms" if seconds < 0.5 else f"{seconds:.2f} s"
+
+
 def definitions() -> str:
     """What the words mean."""
     listed = "".join(f"<dt>{text(word)}</dt><dd>{text(meaning)}</dd>" for word, meaning in DEFINITIONS)
@@ -170,7 +178,7 @@ def shares_chart(title: str, rows: Sequence[tuple[str, Goodput]]) -> str:
     """Bars of what the time of each went into, with a legend of what there is."""
     present = [name for name in SHARE_WORDS if any(getattr(goodput.shares, name) > 0.0002 for _, goodput in rows)]
     bars = stacked(title, [(name, _parts(goodput.shares)) for name, goodput in rows])
-    return legend([(SHARE_WORDS[name], name) for name in present]) + f'<div class="scroll bars">{bars}</div>'
+    return legend([(SHARE_WORDS[name], name) for name in present]) + bars
 
 
 def _time(view: RunView) -> str:
@@ -311,7 +319,7 @@ def _participation(view: RunView) -> str:
     reasons = table(
         "Why rounds closed, and how long they had been open.",
         ["reason", "rounds", "median", "longest"],
-        [[reason.replace("_", " "), f"{spread.count:,}", duration(spread.median_ns), duration(spread.largest_ns)]
+        [[reason.replace("_", " "), f"{spread.count:,}", brief(spread.median_ns), brief(spread.largest_ns)]
          for reason, spread in accounting.open_by_reason.items()],
     )  # fmt: skip
     return figure("Who was there, who took part, and how far behind contributions were.", charts) + reasons
@@ -363,8 +371,8 @@ def _learners(view: RunView) -> str:
             share(learner.goodput.goodput if learner.goodput else None),
             f"{learner.rounds_merged:,} of {learner.rounds_live:,}",
             share(learner.participation),
-            duration(learner.gap.median_ns),
-            duration(learner.gap.largest_ns),
+            brief(learner.gap.median_ns),
+            brief(learner.gap.largest_ns),
         ]
         for learner in learners
     ]
@@ -431,19 +439,21 @@ def _rounds(view: RunView) -> str:
 
     lines_ = []
     for row in rounds.rows:
-        weights = ", ".join(f"{name} {weight:.2f}" for name, weight in list(row.weights.items())[:NAMED_MAX])
+        weights = " ".join(
+            f"<span>{text(name)} {weight:.2f}</span>" for name, weight in list(row.weights.items())[:NAMED_MAX]
+        )
         more = len(row.weights) - NAMED_MAX
-        commit = "–" if row.commit_ns is None else duration(row.commit_ns)
+        commit = "–" if row.commit_ns is None else brief(row.commit_ns)
         lines_.append(
             f'<tr><th scope="row" data-value="{row.round}">{row.round}</th>{cell(row.fragment, str(row.fragment))}'
             + cell(row.version, "empty" if row.version is None else str(row.version))
             + cell(row.opened_ns, f"{from_s(row.opened_ns):.2f} s")
-            + cell(row.open_ns, duration(row.open_ns))
-            + cell(row.quorum_ns, duration(row.quorum_ns))
-            + cell(row.grace_ns, duration(row.grace_ns))
+            + cell(row.open_ns, brief(row.open_ns))
+            + cell(row.quorum_ns, brief(row.quorum_ns))
+            + cell(row.grace_ns, brief(row.grace_ns))
             + cell(row.commit_ns, commit)
             + cell(len(row.participants), f"{len(row.participants)} of {row.live}")
-            + f'<td class="words">{text(weights)}{f" and {more} more" if more > 0 else ""}</td>'
+            + f'<td class="words">{weights}{f" and {more} more" if more > 0 else ""}</td>'
             + cell(row.tokens, f"{row.tokens:,}")
             + cell(row.norm, number(row.norm))
             + f'<td class="words">{text(row.reason)}: {text(row.sentence)}</td></tr>'

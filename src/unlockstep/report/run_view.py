@@ -78,7 +78,9 @@ def read_view(
     steps_ns = {learner.learner: learner.gap.median_ns for learner in accounting.learners}
 
     def timeline(first_ns: int, last_ns: int) -> TimelineReader:
-        return TimelineReader(begin_ns=first_ns, end_ns=last_ns, learners=learners, undisturbed_ns=steps_ns, tape=tape)
+        return TimelineReader(
+            begin_ns=first_ns, end_ns=last_ns, learners=learners, zero_ns=begin_ns, undisturbed_ns=steps_ns, tape=tape
+        )
 
     curves, rounds, whole = CurvesReader(begin_ns, end_ns, len(learners)), RoundsReader(), timeline(begin_ns, end_ns)
     span = _closer(accounting, begin_ns, end_ns)

@@ -20,10 +20,9 @@ h2 { font-size: 1.15rem; margin: 2.5rem 0 .5rem; padding-top: .6rem; border-top:
 h3 { font-size: 1rem; margin: 1.5rem 0 .4rem; overflow-wrap: anywhere; }
 p { margin: .4rem 0 .8rem; max-width: 46rem; }
 a { color: var(--c0); }
-nav { margin: 1rem 0; font-size: .9rem; }
-nav a { margin-right: .9rem; white-space: nowrap; }
+nav { margin: 1rem 0; font-size: .9rem; display: flex; flex-wrap: wrap; gap: .2rem .9rem; }
 .quiet, figcaption, dt { color: var(--quiet); }
-.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(9.5rem, 1fr)); gap: .6rem; margin: 1rem 0; }
+.figures { display: grid; grid-template-columns: repeat(4, 1fr); gap: .6rem; margin: 1rem 0; }
 .figures div { background: var(--panel); border: 1px solid var(--grid); border-radius: 6px; padding: .55rem .7rem; }
 .figures dt { font-size: .8rem; } .figures dd { margin: 0; font-size: 1.3rem; font-weight: 600; }
 .figures dd small { display: block; font-size: .75rem; font-weight: 400; color: var(--quiet); }
@@ -36,18 +35,17 @@ svg { display: block; }
 .scroll { overflow-x: auto; }
 .scroll svg { max-width: none; }
 .timeline { display: flex; } .timeline > svg { flex: none; } .timeline .scroll { flex: 1; min-width: 0; }
-.timeline .scroll svg { min-width: 52rem; width: 100%; height: auto; }
-.bars svg { width: 100%; height: auto; max-width: 60rem; min-width: 34rem; }
 ul.legend { list-style: none; margin: .3rem 0; padding: 0; display: flex; flex-wrap: wrap; gap: .1rem .9rem;
   font-size: .85rem; }
 .key { display: inline-block; width: .8em; height: .8em; margin-right: .35em; border-radius: 2px;
   print-color-adjust: exact; -webkit-print-color-adjust: exact; }
 table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
-caption { text-align: left; color: var(--quiet); font-size: .88rem; padding-bottom: .3rem; }
+caption { white-space: nowrap; text-align: left; color: var(--quiet); font-size: .88rem; padding-bottom: .3rem; }
 th, td { text-align: right; padding: .2rem .55rem; border-bottom: 1px solid var(--grid); vertical-align: top;
   white-space: nowrap; }
 th { font-weight: 600; } thead th { border-bottom-color: var(--quiet); }
-.words { text-align: left; white-space: normal; min-width: 14rem; max-width: 26rem; overflow-wrap: anywhere; }
+.words { text-align: left; white-space: normal; min-width: 18rem; max-width: 30rem; overflow-wrap: anywhere; }
+.words span { white-space: nowrap; }
 .name { text-align: left; max-width: 14rem; overflow: hidden; text-overflow: ellipsis; }
 table.rounds thead th { position: sticky; top: 0; background: var(--paper); }
 .tall { max-height: 34rem; overflow: auto; border: 1px solid var(--grid); border-radius: 6px; }
@@ -59,11 +57,12 @@ th[aria-sort] button { text-decoration: underline; }
 dl.words-list dt { font-weight: 600; color: var(--ink); } dl.words-list dd { margin: 0 0 .5rem; max-width: 46rem; }
 svg .mark { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
 @media (max-width: 40rem) { body { padding: 1rem .7rem 3rem; font-size: 14px; } .figures dd { font-size: 1.1rem; }
-  .figures { grid-template-columns: repeat(2, 1fr); } th, td { padding: .2rem .4rem; } }
+  .figures { grid-template-columns: repeat(2, 1fr); } caption { white-space: normal; }
+  th, td { padding: .2rem .4rem; } }
 @media print { body { max-width: none; padding: 0; font-size: 10pt; } nav, .filter { display: none; }
   figure, .figures div, tr { break-inside: avoid; } h2, h3 { break-after: avoid; }
   .scroll, .tall { overflow: visible; max-height: none; border: 0; }
-  .timeline .scroll svg, .bars svg { min-width: 0; max-width: 100%; }
+  .timeline { zoom: .6; }
   .charts { grid-template-columns: repeat(3, 1fr); } table { font-size: 8pt; } th, td { white-space: normal; }
   table.rounds tbody tr:nth-child(n + 41) { display: none; } }
 """

@@ -123,6 +123,8 @@ class Row:
 class Timeline:
     """A run, or a part of it, in columns."""
 
+    zero_ns: int
+    """What the axis calls 0 s."""
     begin_ns: int
     end_ns: int
     columns: int
@@ -148,12 +150,18 @@ def read_timeline(
     begin_ns: int,
     end_ns: int,
     learners: Sequence[str],
+    zero_ns: int | None = None,
     undisturbed_ns: Mapping[str, int] | None = None,
     tape: Tape | None = None,
 ) -> Timeline:
     """What is to be drawn of a run, or of a part of it (``TimelineReader``)."""
     reader = TimelineReader(
-        begin_ns=begin_ns, end_ns=end_ns, learners=learners, undisturbed_ns=undisturbed_ns, tape=tape
+        begin_ns=begin_ns,
+        end_ns=end_ns,
+        learners=learners,
+        zero_ns=zero_ns,
+        undisturbed_ns=undisturbed_ns,
+        tape=tape,
     )
     for event in events:
         reader.see(event)
@@ -166,6 +174,7 @@ class TimelineReader:
     Args:
         begin_ns, end_ns: the part of the run that is drawn.
         learners: whose rows.
+        zero_ns: what the axis calls 0 s; None: the beginning of the part.
         undisturbed_ns: how long a step of each takes undisturbed; what a step takes beyond that is drawn as
             ``slowed`` where it is as much again.
         tape: what was done to the run; its time begins with the first step.
@@ -177,12 +186,14 @@ class TimelineReader:
         begin_ns: int,
         end_ns: int,
         learners: Sequence[str],
+        zero_ns: int | None = None,
         undisturbed_ns: Mapping[str, int] | None = None,
         tape: Tape | None = None,
     ) -> None:
         shown = list(learners)[:ROWS_MAX]
         columns = max(60, min(COLUMNS_MAX, CELLS_MAX // max(1, len(shown))))
         self._timeline = Timeline(
+            zero_ns=begin_ns if zero_ns is None else zero_ns,
             begin_ns=begin_ns,
             end_ns=max(end_ns, begin_ns + 1),
             columns=columns,
@@ -233,6 +244,7 @@ class TimelineReader:
             what = f"{type(action).__name__.lower()} {action.target}"
             learner = "" if action.target == SYNCER else action.target
             self._mark(action.at_ns + (self._origin_ns or 0), f"tape: {what}", learner)
+        self._timeline.marks.sort(key=lambda mark: mark.at_ns)
         return self._timeline
 
     def _mark(self, at_ns: int, what: str, learner: str = "") -> None:
@@ -300,7 +312,7 @@ def timeline_svg(timeline: Timeline, title: str, *, names: bool = True) -> str:
         names: beside their rows; else they are to be shown by ``names_svg``, so that they stay where they are while
             the drawing is scrolled.
     """
-    left = _LEFT if names else 4
+    left = _LEFT if names else 10
     width = left + _WIDE + 8
     places, height = _places(timeline)
     parts = [*(_names(timeline, places) if names else ())]
@@ -319,7 +331,7 @@ def timeline_svg(timeline: Timeline, title: str, *, names: bool = True) -> str:
         long = _ROW - 3 if mark.learner else height - 34
         parts.append(
             f'<path class="mark rule" d="M{coordinate(x(mark.at_ns))} {coordinate(top - 1)}v{coordinate(long)}">'
-            f"<title>{text(mark.what)}, at {_seconds(mark.at_ns - timeline.begin_ns)}</title></path>"
+            f"<title>{text(mark.what)}, at {_seconds(mark.at_ns - timeline.zero_ns)}</title></path>"
         )
     return figures.picture(title, width, height, parts)
 
@@ -374,11 +386,13 @@ def _names(timeline: Timeline, places: Mapping[str, float]) -> list[str]:
 
 
 def _axis(timeline: Timeline, x: Callable[[float], float], left: float, height: float) -> list[str]:
-    whole_s = (timeline.end_ns - timeline.begin_ns) / NANOSECONDS_PER_SECOND
+    first_s, last_s = (
+        (at_ns - timeline.zero_ns) / NANOSECONDS_PER_SECOND for at_ns in (timeline.begin_ns, timeline.end_ns)
+    )
     bottom = height - 24
     parts = [f'<path class="axis" d="M{left} {coordinate(bottom)}h{_WIDE}"/>']
-    for tick in figures.nice_ticks(0, whole_s, 8):
-        at = coordinate(x(timeline.begin_ns + tick * NANOSECONDS_PER_SECOND))
+    for tick in figures.nice_ticks(first_s, last_s, 8):
+        at = coordinate(x(timeline.zero_ns + tick * NANOSECONDS_PER_SECOND))
         parts.append(f'<path class="grid" d="M{at} 14V{coordinate(bottom)}"/>')
         parts.append(
             f'<text class="quiet" x="{at}" y="{coordinate(bottom + 14)}" text-anchor="middle">'

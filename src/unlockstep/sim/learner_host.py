@@ -358,6 +358,8 @@ class LearnerProcess:
         wire, parcel, values = self._host.wire, None, None
         if giver is not None and giver is self._syncer() and giver.life.is_running and wire.fate() is not Fate.LOST:
             parcel = given
+            if parcel is not None:
+                giver.passed(self.name, self.loop.incarnation, down_bytes=parcel.size)
         if parcel is not None:
             values = self._codecs.unpack(notice, parcel.damaged() if wire.damages() else parcel)
         if values is None:

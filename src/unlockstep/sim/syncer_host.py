@@ -47,6 +47,7 @@ from unlockstep.core.messages import (
 )
 from unlockstep.core.saved import SavedRun
 from unlockstep.core.syncer import SyncerCore
+from unlockstep.core.traffic import PassingBytes
 from unlockstep.learners.backend import FloatArray
 from unlockstep.loop import Contribution
 from unlockstep.promises import Promises
@@ -192,6 +193,7 @@ class SyncerProcess:
         """Digests of what the seeder has brought; it sends it again if its connection breaks."""
         self._states: dict[int, Parcel] = {}
         """By ticket, what learners have uploaded for others."""
+        self._passing = PassingBytes(config.protocol.lease_ns)
         self._alarm = Alarm(life, self._on_deadline)
         self._promises = Promises(config.durability.commits_lost_max)
         self._disk = disk
@@ -388,10 +390,18 @@ class SyncerProcess:
 
     # ------------------------------------------------------------------------------------------- bodies
 
+    def passed(self, learner: str, incarnation: int, *, up_bytes: int = 0, down_bytes: int = 0) -> None:
+        """A body has come from this start of a learner, or gone to it. What has no size is nothing on a wire."""
+        if up_bytes or down_bytes:
+            sign = self._passing.add(learner, incarnation, up_bytes, down_bytes, self.now_ns)
+            if sign is not None:
+                self.tell(sign)
+
     def take_upload(self, made: Contribution, parcel: Parcel, took_ns: int) -> bool:
         """An upload is complete, and how long it took; whether it was made for this run."""
         if self.cargo is None or made.run_id != self.core.run_id:
             return False
+        self.passed(made.learner, made.incarnation, up_bytes=parcel.size)
         self.tell(UploadMeasured(made.learner, made.incarnation, parcel.size, took_ns))
         self.tell(self.cargo.receive(made, parcel))
         return True

@@ -51,7 +51,6 @@ from unlockstep.core.messages import (
     Stop,
     SyncerInput,
     SyncerMessage,
-    Transferring,
     VersionNotice,
     Welcome,
     WentBack,
@@ -60,6 +59,7 @@ from unlockstep.core.messages import (
 from unlockstep.core.reasons import JoinRefusal
 from unlockstep.core.status import Status
 from unlockstep.core.syncer import SyncerCore
+from unlockstep.core.traffic import SIGNS_PER_LEASE, PassingBytes
 from unlockstep.keeper import Keeper, Snapshot, Taken
 from unlockstep.net.access.audit import Audit, Peer, Refused
 from unlockstep.net.access.gate import Gate
@@ -89,9 +89,6 @@ for so long."""
 
 FLUSH_S_MAX = 1.0
 """Given to connections to take their last messages."""
-
-SIGNS_PER_LEASE = 4
-"""How often the core hears that a state is on its way, or that bytes of a learner are passing."""
 
 SWEEP_S = 5.0
 """Between two looks at what may be forgotten."""
@@ -146,8 +143,7 @@ class SyncerService:
         """Of the syncer's end of every link."""
         self.states = StateFiles()
         self.uploads, self.holds, self.recent, self.buffers = Uploads(), Holds(), Recent(), Buffers()
-        self._moved: dict[str, tuple[int, int, int]] = {}
-        """By learner, when the core was last told of bytes of it, and how many have come and gone since."""
+        self._passing = PassingBytes(config.protocol.lease_ns)
         self._states_moved_ns: dict[int, int] = {}
         """By ticket, when the core was last told that a state is on its way."""
         self._core = core
@@ -620,13 +616,10 @@ class SyncerService:
 
     def learner_moves(self, learner: str, incarnation: int, *, up: int = 0, down: int = 0) -> None:
         """Bytes of a body have come from this start of a learner, or gone to it; the core hears of it now and then."""
-        if not self.knows(learner):
-            return
-        told_ns, came, went = self._moved.get(learner, (-NEVER_NS, 0, 0))
-        self._moved[learner] = told_ns, came + up, went + down
-        if self.now_ns - told_ns >= self.config.protocol.lease_ns // SIGNS_PER_LEASE:
-            self._moved[learner] = self.now_ns, 0, 0
-            self.receive(Transferring(learner, incarnation, came + up, went + down))
+        if self.knows(learner):
+            sign = self._passing.add(learner, incarnation, up, down, self.now_ns)
+            if sign is not None:
+                self.receive(sign)
 
     async def in_worker(self, work: Callable[..., Result], *arguments: object) -> Result:
         """The result of ``work``, computed off the event loop's thread."""

@@ -1,0 +1,190 @@
+"""The page of a run: what it holds, that nothing a log says becomes markup, and that it loads nothing."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from support.logs import GOOD, joined, live, step, until
+from support.reports import folder_of, view_in
+from unlockstep.core.events import BytesMoved, EvaluationReported, Event, LearnerJoined, RoundClosed
+from unlockstep.report.comparison import comparison
+from unlockstep.report.page import page
+from unlockstep.tape import Kill, Restart, Tape
+
+MS = 1_000_000
+
+RICH: tuple[Event, ...] = (
+    *until(300),
+    BytesMoved(300 * MS, "a", 1, 5_000_000, 1_000_000),
+    EvaluationReported(300 * MS, "evaluator", 3, 2.0, 1.5, (1, 0)),
+    *GOOD[len(until(300)) :],
+    EvaluationReported(600 * MS, "evaluator", 5, 1.0, 0.75, (2, 2)),
+)
+
+
+class Structure(HTMLParser):
+    """Elements of a page: what is opened is closed, in order."""
+
+    VOID = ("meta", "link", "input", "br")
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "script" not in self.open and "style" not in self.open:
+            self.words.append(data)
+
+    @property
+    def said(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def read(written: str) -> Structure:
+    structure = Structure()
+    structure.feed(written)
+    structure.close()
+    assert structure.open == []
+    return structure
+
+
+def page_of(folder: Path, events: tuple[Event, ...] | list[Event] = RICH) -> str:
+    return page(view_in(folder_of(folder, events)))
+
+
+def test_a_page_holds_every_section_and_its_figures(tmp_path: Path) -> None:
+    said = read(page_of(tmp_path)).said
+    for heading in ("Where the time went", "Timeline", "Loss", "Learners", "Tokens", "Bandwidth", "Rounds", "Words"):
+        assert heading in said
+    assert "night: finished" in said and "0.7500 nats/byte at step 5" in said
+    assert "Goodput 90.0 %" in said and "5 MB" in said
+
+
+def test_every_chart_has_marks_and_a_name(tmp_path: Path) -> None:
+    pictures = re.findall(r"<svg role=\"img\" aria-label=\"([^\"]+)\".*?</svg>", page_of(tmp_path), re.DOTALL)
+    assert len(pictures) == 14
+    assert {"Timeline of the run", "Where the time went", "Validation loss over steps (clock)"} <= set(pictures)
+    drawn = re.findall(r"<svg .*?</svg>", page_of(tmp_path / "again"), re.DOTALL)
+    assert all('class="mark' in each for each in drawn if "Names of the rows" not in each)
+
+
+def test_a_page_refers_to_nothing_outside_itself(tmp_path: Path) -> None:
+    structure = read(page_of(tmp_path))
+    for tag, attributes in structure.tags:
+        for name in ("src", "href", "action", "srcset", "data"):
+            value = attributes.get(name)
+            assert value is None or value.startswith(("#", "data:,")), (tag, value)
+    (policy,) = (each.get("content") for tag, each in structure.tags if "http-equiv" in each and tag == "meta")
+    assert policy is not None and policy.startswith("default-src 'none';")
+
+
+HOSTILE = "</title></script></style><script>alert(1)</script><img src=x onerror=alert(1)>\"'&"
+
+
+def hostile() -> list[Event]:
+    """The same run, where everything that is a text is an attack."""
+    events: list[Event] = []
+    for event in RICH:
+        if hasattr(event, "learner"):
+            event = msgspec.structs.replace(event, learner=HOSTILE)
+        if isinstance(event, RoundClosed):
+            event = msgspec.structs.replace(event, sentence=HOSTILE, participants=(HOSTILE,))
+        if hasattr(event, "weights"):
+            event = msgspec.structs.replace(event, weights={HOSTILE: 1.0})
+        events.append(event)
+    return events
+
+
+def test_nothing_that_a_log_says_becomes_markup(tmp_path: Path) -> None:
+    plain = read(page_of(tmp_path / "plain"))
+    folder = folder_of(tmp_path / "hostile", hostile(), run=HOSTILE)
+    view = view_in(folder, label=HOSTILE)
+    for written in (page(view), comparison([view, view])):
+        structure = read(written)
+        assert {tag for tag, _ in structure.tags} <= {tag for tag, _ in plain.tags} | {"h3"}
+        assert sum(tag == "script" for tag, _ in structure.tags) == 1
+        assert all(not name.startswith("on") for _, attributes in structure.tags for name in attributes)
+        assert "alert(1)" in structure.said
+
+
+@pytest.mark.parametrize("at", [-1, 0, 100, 200, 215, 460, 510])
+def test_a_run_has_a_page_however_far_it_has_gone(at: int, tmp_path: Path) -> None:
+    assert "night: unfinished" in read(page_of(tmp_path, until(at))).said
+
+
+def test_a_run_in_which_nobody_takes_a_step_has_a_page(tmp_path: Path) -> None:
+    assert "Nobody has begun a step" in read(page_of(tmp_path, [joined(0, "a")])).said
+
+
+def test_many_learners_are_drawn_as_far_as_there_is_room(tmp_path: Path) -> None:
+    events: list[Event] = []
+    names = [f"learner-{number:03}" for number in range(100)]
+    events += [joined(0, name) for name in names]
+    for name in names:
+        events += [live(100, name), step(100, name, 1)]
+    said = read(page_of(tmp_path, events)).said
+    assert "40 learners are not drawn" in said and "Of 100 learners, the first 30" in said
+
+
+def test_of_many_rounds_the_first_and_the_last_are_in_the_table(tmp_path: Path) -> None:
+    opened, rest = RICH[:7], [event for event in RICH[7:] if getattr(event, "round", None) == 0]
+    events: list[Event] = list(opened)
+    for round_ in range(0, 1400, 2):
+        for event in rest:
+            changes = {"round": round_, "at_ns": event.at_ns + round_ * 100 * MS}
+            if hasattr(event, "version"):
+                changes["version"] = round_ // 2 + 1
+            events.append(msgspec.structs.replace(event, **changes))
+    written = page_of(tmp_path, events)
+    assert written.count('<tr><th scope="row" data-value=') == 500
+    assert f"the first and the last of 700 rounds, 500 in all; the others are in {tmp_path / 'run.jsonl'}" in (
+        read(written).said.lower().replace(str(tmp_path).lower(), str(tmp_path))
+    )
+
+
+# ------------------------------------------------------------------------------------------- several runs
+
+
+def test_runs_are_compared_side_by_side(tmp_path: Path) -> None:
+    views = [view_in(folder_of(tmp_path / name, events), name) for name, events in (("one", RICH), ("two", until(470)))]
+    said = read(comparison(views)).said
+    assert "2 runs one, two" in said
+    assert "goodput 90.0 %" in said and "ended finished unfinished" in said
+    assert "Simulated against real" not in said
+
+
+def test_a_simulated_run_is_held_against_the_real_one_with_the_same_tape(tmp_path: Path) -> None:
+    tape = Tape(name="dawn", learners=("a", "b"), actions=(Kill(at_ns=1, target="b"), Restart(at_ns=2, target="b")))
+    real = msgspec.structs.replace(view_in(folder_of(tmp_path / "real", RICH), "real"), tape=tape)
+    other = view_in(folder_of(tmp_path / "simulated", until(470), simulated=True), "simulated")
+    assert other.simulated
+    said = read(comparison([real, msgspec.structs.replace(other, tape=tape)])).said
+    assert "Simulated against real" in said and "Tape dawn: real (real) and simulated (simulated)" in said
+    assert "points" in said
+    assert "Simulated against real" not in read(comparison([real, other])).said
+
+
+def test_a_learner_that_rejoins_many_times_fills_a_row_and_not_the_page(tmp_path: Path) -> None:
+    events: list[Event] = []
+    for start in range(400):
+        at = start * 1000
+        events += [LearnerJoined(at * MS, "a", start + 1, False), live(at + 100, "a"), step(at + 100, "a", 1)]
+    assert len(page_of(tmp_path, events)) < 200_000

@@ -62,7 +62,8 @@ svg .mark { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
 @media print { body { max-width: none; padding: 0; font-size: 10pt; } nav, .filter { display: none; }
   figure, .figures div, tr { break-inside: avoid; } h2, h3 { break-after: avoid; }
   .scroll, .tall { overflow: visible; max-height: none; border: 0; }
-  .timeline { zoom: .6; }
+  .timeline { zoom: .64; } .words { min-width: 0; } table.rounds { font-size: 6.5pt; }
+  table.rounds th, table.rounds td { padding: .1rem .3rem; }
   .charts { grid-template-columns: repeat(3, 1fr); } table { font-size: 8pt; } th, td { white-space: normal; }
   table.rounds tbody tr:nth-child(n + 41) { display: none; } }
 """

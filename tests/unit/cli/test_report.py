@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from support.logs import GOOD, OPTIONS, changed, event, until, without
+from support.logs import GOOD, changed, event, until, without
+from support.reports import CONFIG, folder_of
 from unlockstep import config as run_config
+from unlockstep import tape as tapes
 from unlockstep.checkers import RULES
 from unlockstep.cli import app, exits
-from unlockstep.core.events import Event, FragmentAdopted, FragmentCommitted, RoundOpened, SyncerResumed
+from unlockstep.core.events import FragmentAdopted, FragmentCommitted, RoundOpened, SyncerResumed
 from unlockstep.runlog import Header, RunLogWriter
 
-CONFIG = run_config.RunConfig(run=run_config.RunSection(steps=5), protocol=OPTIONS)
 COMMITTED = event(FragmentCommitted)
 BAD = changed(COMMITTED, version=2)
-
-
-def folder_of(
-    path: Path,
-    events: Iterable[Event],
-    config: run_config.RunConfig = CONFIG,
-    written: run_config.RunConfig | None = None,
-) -> Path:
-    """A run folder as a syncer leaves it."""
-    path.mkdir(exist_ok=True)
-    (path / "config.toml").write_text(run_config.dumps(written or CONFIG), encoding="utf-8")
-    with RunLogWriter(path / "run.jsonl", Header(run="night", config_digest=run_config.digest(config))) as log:
-        log.write(events)
-    return path
 
 
 def shown(capsys: pytest.CaptureFixture[str]) -> str:
@@ -153,7 +140,7 @@ def test_what_cannot_be_read_is_told_in_one_sentence(
     wrong: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = msgspec.structs.replace(CONFIG, run=run_config.RunSection(steps=7))
-    folder = folder_of(tmp_path, GOOD, other if wrong == "other settings" else CONFIG)
+    folder = folder_of(tmp_path, GOOD, other if wrong == "other settings" else CONFIG, CONFIG)
     match wrong:
         case "nowhere":
             folder = tmp_path / "nowhere"
@@ -190,3 +177,119 @@ def test_a_log_whose_beginning_is_elsewhere_says_what_to_bring_together(
     (parts[1] / "run.jsonl").rename(parts[2] / "run.0003-0001.jsonl")
     assert app.run(["report", str(parts[2])]) == exits.DONE
     assert "syncer went on once from what it had saved" in shown(capsys)
+
+
+# ------------------------------------------------------------------------------------------------- what is written
+
+
+def test_a_page_is_written_into_the_run_folder_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = folder_of(tmp_path / "run", GOOD)
+    assert app.run(["report", str(folder)]) == exits.DONE
+    assert f"page written: {folder / 'report.html'}" in shown(capsys)
+    assert (folder / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_a_page_goes_where_it_is_told_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, page = folder_of(tmp_path / "run", GOOD), tmp_path / "page.html"
+    assert app.run(["report", str(folder), "--html", str(page)]) == exits.DONE
+    assert page.is_file() and not (folder / "report.html").exists()
+    assert f"page written: {page}" in shown(capsys)
+
+
+def test_with_json_a_page_is_written_only_if_it_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, page = folder_of(tmp_path / "run", GOOD), tmp_path / "page.html"
+    assert app.run(["report", str(folder), "--json"]) == exits.DONE
+    assert not (folder / "report.html").exists()
+    assert app.run(["report", str(folder), "--json", "--html", str(page)]) == exits.DONE
+    assert page.is_file()
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == second
+
+
+def test_where_no_page_can_be_written_the_summary_is_shown_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = folder_of(tmp_path / "run", GOOD)
+    (folder / "report.html").mkdir()
+    assert app.run(["report", str(folder)]) == exits.DONE
+    out = shown(capsys)
+    assert "night: finished" in out
+    assert "report.html cannot be written (Is a directory); choose a place you may write to with --html" in out
+    assert sorted(path.name for path in folder.iterdir()) == ["config.toml", "report.html", "run.jsonl"]
+
+
+@pytest.mark.parametrize("flag", ["--html", "--trace"])
+def test_a_file_that_was_asked_for_and_cannot_be_written_is_an_error(
+    flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = folder_of(tmp_path / "run", GOOD)
+    nowhere = tmp_path / "nowhere" / "file"
+    assert app.run(["report", str(folder), flag, str(nowhere)]) == exits.USAGE
+    written = capsys.readouterr()
+    assert "night: finished" in written.out
+    assert written.err == (
+        f"error: {nowhere} cannot be written (No such file or directory); choose a place you may write to with {flag}\n"
+    )
+
+
+def test_several_runs_are_shown_one_by_one_and_compared_in_one_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [str(folder_of(tmp_path / name, events)) for name, events in (("one", GOOD), ("two", until(470)))]
+    monkeypatch.chdir(tmp_path)
+    assert app.run(["report", *folders]) == exits.DONE
+    out = shown(capsys)
+    assert "night: finished" in out and "night: unfinished" in out and out.endswith("page written: report.html")
+    assert "Side by side" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert app.run(["report", *folders, "--json"]) == exits.DONE
+    told = json.loads(capsys.readouterr().out)
+    assert [run["ending"] for run in told["runs"]] == ["finished", "unfinished"]
+
+
+def test_one_of_several_runs_that_breaks_a_rule_is_a_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [str(folder_of(tmp_path / name, events)) for name, events in (("one", GOOD), ("two", BAD))]
+    monkeypatch.chdir(tmp_path)
+    assert app.run(["report", *folders, "--check"]) == exits.FAILED
+    assert capsys.readouterr().err == f"error: the runs break 2 of {len(RULES)} rules: staleness, versions\n"
+
+
+def test_a_trace_is_of_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, trace = str(folder_of(tmp_path / "run", GOOD)), tmp_path / "trace.json"
+    assert app.run(["report", folder, "--trace", str(trace)]) == exits.DONE
+    assert "ui.perfetto.dev" in shown(capsys)
+    assert json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+    assert app.run(["report", folder, folder, "--trace", str(trace)]) == exits.USAGE
+    assert capsys.readouterr().err == f"error: --trace {trace} is of one run, and 2 are given; name one\n"
+
+
+def test_without_tensorboard_its_flag_says_what_to_install(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard.summary", None)
+    folder = str(folder_of(tmp_path / "run", GOOD))
+    assert app.run(["report", folder, "--tensorboard", str(tmp_path / "scalars")]) == exits.USAGE
+    assert 'pip install "unlockstep[tensorboard]"' in capsys.readouterr().err
+    assert not (tmp_path / "scalars").exists()
+
+
+def test_scalars_are_written_for_tensorboard(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tensorboard.summary")
+    folder, scalars = str(folder_of(tmp_path / "run", GOOD)), tmp_path / "scalars"
+    assert app.run(["report", folder, "--tensorboard", str(scalars)]) == exits.DONE
+    assert f"scalars written: {scalars}" in shown(capsys)
+    (file,) = scalars.iterdir()
+    assert file.name.startswith("events.out.tfevents") and b"training loss/a" in file.read_bytes()
+
+
+def test_a_tape_beside_the_log_is_taken_into_account(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = folder_of(tmp_path / "run", GOOD)
+    tapes.write(tapes.Tape(name="dawn", learners=("a", "b", "c"), end_ns=10**9), folder / "tape.jsonl")
+    assert app.run(["report", str(folder)]) == exits.DONE
+    assert "33.3% down" in shown(capsys)
+    (folder / "tape.jsonl").write_text("damaged", encoding="utf-8")
+    assert app.run(["report", str(folder)]) == exits.USAGE
+    assert "tape" in capsys.readouterr().err

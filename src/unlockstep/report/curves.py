@@ -24,6 +24,7 @@ from unlockstep.core.events import (
     StepReported,
     SyncerResumed,
 )
+from unlockstep.core.status import Score
 
 SLICES = 300
 """Slices of time."""
@@ -53,6 +54,8 @@ class EvaluationPoint(msgspec.Struct, frozen=True):
     tokens: int
     """That all learners had trained by then, as reported."""
     nats_per_byte: float
+    scores: tuple[Score, ...] = ()
+    """Beside the text."""
 
 
 class Moved(msgspec.Struct):
@@ -133,7 +136,7 @@ class CurvesReader:
                 self._live.clear()
                 self._live_at.append((event.at_ns, 0))
             case EvaluationReported():
-                point = EvaluationPoint(event.at_ns, event.clock, self._tokens_all, event.nats_per_byte)
+                point = EvaluationPoint(event.at_ns, event.clock, self._tokens_all, event.nats_per_byte, event.scores)
                 self._evaluations.append(point)
             case BytesMoved():
                 self._bytes(event)

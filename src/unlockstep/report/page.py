@@ -271,7 +271,30 @@ def _loss(view: RunView) -> str:
             for axis, points in evaluation_points(view)
         )
         parts.append(figure("Validation loss of the global model.", f'<div class="charts">{charts}</div>'))
+    parts.append(_scores(view))
     return "".join(parts) or "<p>The log has no losses: nobody has trained, or what trains has none.</p>"
+
+
+def _scores(view: RunView) -> str:
+    """What the global model was asked beside the text."""
+    nats: dict[str, list[tuple[float, float]]] = {}
+    right: dict[str, list[tuple[float, float]]] = {}
+    for point in view.curves.evaluations:
+        for score in point.scores:
+            nats.setdefault(score.name, []).append((float(point.clock), score.nats))
+            right.setdefault(score.name, []).append((float(point.clock), score.accuracy))
+    if not nats:
+        return ""
+
+    def chart(title: str, axis: Axis, of: dict[str, list[tuple[float, float]]]) -> str:
+        return lines(title, STEPS, axis, [Series(name, points, at, dots=len(points) <= 60)
+                                          for at, (name, points) in enumerate(of.items())])  # fmt: skip
+
+    charts = chart("Scores: nats per answer", Axis("nats per answer"), nats) + chart(
+        "Scores: share of right answers", Axis("right answers", lambda value: f"{value:.0%}", low=0, high=1), right
+    )
+    keys = legend([(name, f"c{at % 8}") for at, name in enumerate(nats)])
+    return figure("What the global model was asked beside the text.", f'{keys}<div class="charts">{charts}</div>')
 
 
 def evaluation_points(view: RunView) -> list[tuple[Axis, list[tuple[float, float]]]]:

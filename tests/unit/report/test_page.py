@@ -12,6 +12,7 @@ import pytest
 from support.logs import GOOD, joined, live, step, until
 from support.reports import folder_of, view_in
 from unlockstep.core.events import BytesMoved, EvaluationReported, Event, LearnerJoined, RoundClosed
+from unlockstep.core.status import Score
 from unlockstep.report.comparison import comparison
 from unlockstep.report.page import page
 from unlockstep.tape import Kill, Restart, Tape
@@ -23,7 +24,7 @@ RICH: tuple[Event, ...] = (
     BytesMoved(300 * MS, "a", 1, 5_000_000, 1_000_000),
     EvaluationReported(300 * MS, "evaluator", 3, 2.0, 1.5, (1, 0)),
     *GOOD[len(until(300)) :],
-    EvaluationReported(600 * MS, "evaluator", 5, 1.0, 0.75, (2, 2)),
+    EvaluationReported(600 * MS, "evaluator", 5, 1.0, 0.75, (2, 2), (Score("digits", 0.5, 0.9),)),
 )
 
 
@@ -80,7 +81,7 @@ def test_a_page_holds_every_section_and_its_figures(tmp_path: Path) -> None:
 
 def test_every_chart_has_marks_and_a_name(tmp_path: Path) -> None:
     pictures = re.findall(r"<svg role=\"img\" aria-label=\"([^\"]+)\".*?</svg>", page_of(tmp_path), re.DOTALL)
-    assert len(pictures) == 14
+    assert len(pictures) == 16
     assert {"Timeline of the run", "Where the time went", "Validation loss over steps (clock)"} <= set(pictures)
     drawn = re.findall(r"<svg .*?</svg>", page_of(tmp_path / "again"), re.DOTALL)
     assert all('class="mark' in each for each in drawn if "Names of the rows" not in each)

@@ -25,6 +25,7 @@ from unlockstep.core.events import (
     SyncerResumed,
 )
 from unlockstep.core.status import Score
+from unlockstep.report.figures import natural
 
 SLICES = 300
 """Slices of time."""
@@ -154,7 +155,7 @@ class CurvesReader:
                 LossPoint(one.at_ns / one.count, one.clock / one.count, one.tokens / one.count, one.loss / one.count)
                 for _, one in sorted(slices.items())
             ]
-            for learner, slices in sorted(self._slices.items())
+            for learner, slices in sorted(self._slices.items(), key=lambda item: natural(item[0]))
         }
         participation = [
             (self._begin_ns + (at + 0.5) * self._slice_ns, total / count)
@@ -166,7 +167,7 @@ class CurvesReader:
             losses=losses,
             evaluations=self._evaluations,
             live=self._live_at,
-            moved=dict(sorted(self._moved.items())),
+            moved=dict(sorted(self._moved.items(), key=lambda item: natural(item[0]))),
             participation=participation,
             staleness=dict(sorted(self._staleness.items())),
         )

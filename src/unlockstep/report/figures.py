@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import html
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -87,6 +88,24 @@ def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
     return [round(index * step, 12) for index in range(first, last + 1)]
+
+
+TIME_STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400)
+
+
+def time_ticks(low_s: float, high_s: float, count: int = 5) -> list[float]:
+    """The same for seconds: whole minutes, hours and days; below a second, as any number."""
+    rough = (high_s - low_s) / max(1, count)
+    if rough <= 1 or not math.isfinite(rough):
+        return nice_ticks(low_s, high_s, count)
+    step = next((step for step in TIME_STEPS_S if step >= rough), math.ceil(rough / 86_400) * 86_400)
+    return [float(step * index) for index in range(math.ceil(low_s / step), math.floor(high_s / step) + 1)]
+
+
+def natural(name: str) -> list[tuple[int, int, str]]:
+    """Sorts ``learner-2`` before ``learner-10``."""
+    parts = re.split("([0-9]{1,18})", name)
+    return [(1, 0, part) if at % 2 == 0 else (0, int(part), part) for at, part in enumerate(parts)]
 
 
 def log_ticks(low: float, high: float) -> list[float]:
@@ -230,7 +249,8 @@ class Chart:
             parts.append(f'<path class="grid" d="M{left} {at}H{right}"/>')
             parts.append(f'<text class="quiet" x="{left - 6}" y="{at}" text-anchor="end" dy="4">'
                          f"{text(self.y_axis.form(value))}</text>")  # fmt: skip
-        for value in self.x.ticks(4):
+        is_time = self.x_axis.form is duration_s
+        for value in time_ticks(self.x.low, self.x.high, 4) if is_time else self.x.ticks(4):
             at = coordinate(self.x(value))
             parts.append(f'<path class="axis" d="M{at} {bottom}v4"/>')
             parts.append(f'<text class="quiet" x="{at}" y="{bottom + 15}" text-anchor="middle">'

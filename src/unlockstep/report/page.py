@@ -232,7 +232,9 @@ def _marks(view: RunView) -> str:
     if not marks:
         return ""
     rows = [[f"{(mark.at_ns - view.begin_ns) / NANOSECONDS_PER_SECOND:.1f} s", mark.what] for mark in marks[:BARS_MAX]]
-    note = f" The first {BARS_MAX} of {len(marks)}." if len(marks) > BARS_MAX else ""
+    note = _first(min(BARS_MAX, len(marks)), len(marks))
+    if view.timeline.marks_left_out:
+        note += f" {view.timeline.marks_left_out:,} actions of the tape are not drawn in the whole."
     return table(f"What happened, as dotted lines above.{note}", ["at", "what"], rows, words=(1,))
 
 

@@ -12,6 +12,7 @@ import msgspec
 from unlockstep.core.events import Event, LearnerJoined
 from unlockstep.report.accounting import Accounting
 from unlockstep.report.curves import Curves, CurvesReader
+from unlockstep.report.figures import natural
 from unlockstep.report.rounds_table import RoundRows, RoundsReader
 from unlockstep.report.summary import Summary
 from unlockstep.report.timeline import Timeline, TimelineReader
@@ -74,6 +75,10 @@ def read_view(
     """
     accounting = summary.accounting
     begin_ns, end_ns = extent.first_ns or 0, extent.last_ns
+    accounting = msgspec.structs.replace(
+        accounting, learners=tuple(sorted(accounting.learners, key=lambda learner: natural(learner.learner)))
+    )
+    summary = msgspec.structs.replace(summary, accounting=accounting)
     learners = [learner.learner for learner in accounting.learners]
     steps_ns = {learner.learner: learner.gap.median_ns for learner in accounting.learners}
 

@@ -42,7 +42,7 @@ ROWS_MAX = 60
 """Learners drawn; of more, the first."""
 
 MARKS_MAX = 400
-"""Things that happened, drawn as a mark each."""
+"""Things that happened, drawn as a mark each; if there are more, those of single learners are left out."""
 
 INCIDENTS_MAX = 60
 """Stretches of a row that say what they are when pointed at."""
@@ -137,6 +137,8 @@ class Timeline:
     """Rounds one by one, the first ``SPANS_MAX``."""
     rounds_seen: int
     marks: list[Mark]
+    marks_left_out: int
+    """Where there are too many, those of single learners."""
     syncer: Row
 
     @property
@@ -203,6 +205,7 @@ class TimelineReader:
             spans=[],
             rounds_seen=0,
             marks=[],
+            marks_left_out=0,
             syncer=Row(columns),
         )
         self._undisturbed_ns = undisturbed_ns or {}
@@ -244,12 +247,16 @@ class TimelineReader:
             what = f"{type(action).__name__.lower()} {action.target}"
             learner = "" if action.target == SYNCER else action.target
             self._mark(action.at_ns + (self._origin_ns or 0), f"tape: {what}", learner)
-        self._timeline.marks.sort(key=lambda mark: mark.at_ns)
-        return self._timeline
+        timeline = self._timeline
+        if len(timeline.marks) > MARKS_MAX:  # What happened to the run as a whole comes first.
+            kept = [mark for mark in timeline.marks if not mark.learner][:MARKS_MAX]
+            timeline.marks_left_out, timeline.marks = len(timeline.marks) - len(kept), kept
+        timeline.marks.sort(key=lambda mark: mark.at_ns)
+        return timeline
 
     def _mark(self, at_ns: int, what: str, learner: str = "") -> None:
         timeline = self._timeline
-        if timeline.begin_ns <= at_ns <= timeline.end_ns and len(timeline.marks) < MARKS_MAX:
+        if timeline.begin_ns <= at_ns <= timeline.end_ns:
             timeline.marks.append(Mark(at_ns, what, learner))
 
     def _take(self, learner: str, doing: Doing, begin_ns: int, end_ns: int, tokens: float) -> None:
@@ -391,7 +398,7 @@ def _axis(timeline: Timeline, x: Callable[[float], float], left: float, height: 
     )
     bottom = height - 24
     parts = [f'<path class="axis" d="M{left} {coordinate(bottom)}h{_WIDE}"/>']
-    for tick in figures.nice_ticks(first_s, last_s, 8):
+    for tick in figures.time_ticks(first_s, last_s, 8):
         at = coordinate(x(timeline.zero_ns + tick * NANOSECONDS_PER_SECOND))
         parts.append(f'<path class="grid" d="M{at} 14V{coordinate(bottom)}"/>')
         parts.append(

@@ -18,10 +18,12 @@ from unlockstep.report.figures import (
     duration_s,
     lines,
     log_ticks,
+    natural,
     nice_ticks,
     number,
     share,
     stacked,
+    time_ticks,
 )
 
 
@@ -40,6 +42,23 @@ def test_ticks_lie_inside_and_are_few(low: float, length: float) -> None:
         ticks = nice_ticks(low, high)
         slack = (high - low) * 1e-6
         assert 0 <= len(ticks) <= 11 and all(low - slack <= tick <= high + slack for tick in ticks)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (0, 250, [0, 60, 120, 180, 240]),
+        (0, 86_400, [0, 21_600, 43_200, 64_800, 86_400]),
+        (0.2, 0.9, [0.2, 0.4, 0.6, 0.8]),
+    ],
+)
+def test_ticks_of_time_are_whole_minutes_and_hours(low: float, high: float, ticks: list[float]) -> None:
+    assert time_ticks(low, high) == pytest.approx(ticks)
+
+
+def test_names_are_sorted_as_people_count() -> None:
+    names = ["learner-10", "b", "learner-2", "learner", "7", "a7b10", "a7b9"]
+    assert sorted(names, key=natural) == ["7", "a7b9", "a7b10", "b", "learner", "learner-2", "learner-10"]
 
 
 def test_ticks_of_a_logarithmic_axis() -> None:

@@ -11,7 +11,7 @@ from unlockstep.core.events import Event, LearnerAway, LearnerDeparted, StepRepo
 from unlockstep.core.reasons import DepartureReason
 from unlockstep.report.figures import standalone
 from unlockstep.report.timeline import Row, Timeline, read_timeline, timeline_svg
-from unlockstep.tape import Kill, Tape
+from unlockstep.tape import Kill, Restart, Tape
 
 MS = 1_000_000
 
@@ -83,6 +83,13 @@ def test_what_a_tape_does_is_a_mark_on_its_row() -> None:
     tape = Tape(name="dawn", learners=("a", "b"), actions=(Kill(at_ns=250 * MS, target="b"),))
     mark = timeline(tape=tape).marks[0]
     assert (mark.what, mark.learner, mark.at_ns) == ("tape: kill b", "b", 250 * MS)
+
+
+def test_of_too_many_marks_those_of_single_learners_are_left_out() -> None:
+    kills = [kind(at_ns=at * MS // 2, target="b") for at in range(0, 600, 2) for kind in (Kill, Restart)]
+    read = timeline(tape=Tape(name="dawn", learners=("a", "b"), actions=tuple(kills)))
+    assert [mark.what for mark in read.marks] == ["the run begins to finish: enough"]
+    assert read.marks_left_out == 600
 
 
 def test_a_picture_stands_alone() -> None:

@@ -32,6 +32,7 @@ def test_a_run_leaves_a_summary_a_model_and_everything_to_start_it_again(tmp_pat
     assert "the syncer listens at http://127.0.0.1:" in progress
 
     assert msgspec.json.decode((train.run / "summary.json").read_bytes(), type=Summary) == summary
+    assert (train.run / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     config = configuration.load(train.run / "config.toml")
     assert (config.local.learners, config.run.steps, config.local.kill_share) == (2, 24, 0)
     assert {path.name for path in (train.run / "logs").iterdir()} == {

@@ -21,6 +21,10 @@ PAGE_FILE = "report.html"
 """In the run folder; of several runs, in the folder one is in."""
 
 
+GOODPUT_WINDOWS = 100
+"""Parts of a run of which a trace shows the goodput."""
+
+
 class Reported:
     """A run that is summed up."""
 
@@ -56,11 +60,15 @@ def write_trace(run: Reported, path: Path) -> None:
         UsageError: the file cannot be written.
     """
     from unlockstep.files import whole
-    from unlockstep.report.trace import write
+    from unlockstep.report.trace import Possible, write
 
+    found, accounting = run.found, run.summary.accounting
+    tokens_per_s = sum(learner.goodput.tokens_per_s for learner in accounting.learners if learner.goodput is not None)
+    window_ns = max(1, accounting.duration_ns // GOODPUT_WINDOWS)
+    possible = Possible(tokens_per_s, found.config.protocol.fragments, window_ns) if tokens_per_s else None
     try:
         with whole(path) as partial, partial.open("w", encoding="utf-8") as file:
-            write(run.found.events, file, run.found.header.run, run.found.tape)
+            write(found.events, file, found.header.run, found.tape, possible)
     except OSError as error:
         raise _unwritable(path, error, "--trace") from None
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, TextIO
 
 import msgspec
@@ -36,6 +37,7 @@ from unlockstep.core.events import (
     StepReported,
     SyncerResumed,
 )
+from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 from unlockstep.report.stretches import Attendance, Doing
 from unlockstep.tape import SYNCER, Tape
 
@@ -48,7 +50,20 @@ RUN_TRACK = 0
 """Of the syncer: what happens to the run as a whole. Fragment p is on track p + 1."""
 
 
-def write(events: Iterable[Event], file: TextIO, run: str, tape: Tape | None = None) -> None:
+@dataclass(frozen=True, slots=True)
+class Possible:
+    """What a counter of goodput is measured by."""
+
+    tokens_per_s: float
+    """Of all learners together, undisturbed, above 0."""
+    fragments: int
+    window_ns: int
+    """The counter shows the mean over at least so much time."""
+
+
+def write(
+    events: Iterable[Event], file: TextIO, run: str, tape: Tape | None = None, possible: Possible | None = None
+) -> None:
     """Write the trace of a run.
 
     Args:
@@ -56,16 +71,20 @@ def write(events: Iterable[Event], file: TextIO, run: str, tape: Tape | None = N
         file: where to; from its beginning.
         run: its name.
         tape: what was done to it; its time begins with the first step.
+        possible: what goodput is measured by; None: there is no counter of it.
     """
-    trace = _Trace(file, run, tape)
+    trace = _Trace(file, run, tape, possible)
     for event in events:
         trace.see(event)
     trace.close()
 
 
 class _Trace:
-    def __init__(self, file: TextIO, run: str, tape: Tape | None) -> None:
+    def __init__(self, file: TextIO, run: str, tape: Tape | None, possible: Possible | None) -> None:
         self._file = file
+        self._possible = possible
+        self._merged, self._merged_ns = 0.0, 0
+        """Tokens merged since then, mean over fragments."""
         self._tape = tape
         self._encoder = msgspec.json.Encoder()
         self._is_first = True
@@ -97,6 +116,7 @@ class _Trace:
                 self._closed[event.round] = event
             case FragmentCommitted():
                 self._round(event)
+                self._goodput(event)
             case FragmentAdopted():
                 self._instant(f"adopt {event.fragment} v{event.version}", event.at_ns, self._process(event.learner),
                               ADOPTIONS)  # fmt: skip
@@ -187,6 +207,18 @@ class _Trace:
             if last_ns > first_ns:
                 self._put({"name": name, "ph": "X", "ts": first_ns / 1e3, "dur": (last_ns - first_ns) / 1e3,
                            "pid": SYNCER_PROCESS, "tid": track})  # fmt: skip
+
+    def _goodput(self, event: FragmentCommitted) -> None:
+        """Since the last value, over what all learners could have trained, there or not."""
+        possible = self._possible
+        if possible is None or self._origin_ns is None:
+            return
+        self._merged += event.tokens / possible.fragments
+        since_ns = event.at_ns - max(self._merged_ns, self._origin_ns)
+        if since_ns >= possible.window_ns:
+            value = self._merged / (possible.tokens_per_s * since_ns / NANOSECONDS_PER_SECOND)
+            self._counter("goodput", event.at_ns, value)
+            self._merged, self._merged_ns = 0.0, event.at_ns
 
     def _process(self, learner: str) -> int:
         number = self._processes.get(learner)

@@ -13,7 +13,7 @@ import pytest
 from support.logs import GOOD, until
 from unlockstep.core.events import BytesMoved, EvaluationReported, Event, LearnerAway, LearnerDeparted, LearnerJoined
 from unlockstep.core.reasons import DepartureReason
-from unlockstep.report.trace import SYNCER_PROCESS, write
+from unlockstep.report.trace import SYNCER_PROCESS, Possible, write
 from unlockstep.tape import SYNCER, Kill, Restart, Tape
 
 MS = 1_000_000
@@ -98,6 +98,16 @@ def test_live_learners_losses_and_bytes_are_counters() -> None:
     assert counters == {"live learners", "loss", "validation loss, nats/byte", "bytes up", "bytes down"}
     assert [record["args"]["value"] for record in records if record["name"] == "live learners"][:2] == [1, 2]
     assert sum(record["name"].startswith("validation") for record in records) == 1, "what is not finite is left out"
+
+
+def test_goodput_is_a_counter_of_what_was_merged_over_what_was_possible() -> None:
+    """The first commit, of 40 tokens of one of two fragments, comes 230 ms after the first step began."""
+    file = io.StringIO()
+    write(STORY, file, "night", None, Possible(tokens_per_s=200.0, fragments=2, window_ns=100 * MS))
+    records = json.loads(file.getvalue())["traceEvents"]
+    check(records)
+    values = [record["args"]["value"] for record in records if record["name"] == "goodput"]
+    assert values[0] == pytest.approx(20 / (200 * 0.23))
 
 
 def test_faults_are_instants_and_what_follows_is_a_slice() -> None:

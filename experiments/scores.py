@@ -29,7 +29,7 @@ from unlockstep.sim.fleet import Fleet
 from unlockstep.tape import Action, Join, Kill, Leave, Restart, Tape
 
 STEP_NS = 100_000_000
-"""Virtual duration of an inner step of a learner that is not slowed down, where ``virtual.step_s`` says nothing else."""
+"""Virtual duration of an inner step of a learner that is not slowed down, unless ``virtual.step_s`` is set."""
 
 
 class Failures(msgspec.Struct, frozen=True):

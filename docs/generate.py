@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, get_args
 
 import measure  # beside this file
 import msgspec
+import results  # beside this file
 
 from unlockstep import checkers, config, tape
 from unlockstep.core import (
@@ -442,6 +443,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "rules": rule_table,
     "speeds": speed_table,
     "tape moves": tape_moves,
+    **results.BLOCKS,
 }
 
 

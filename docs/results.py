@@ -112,6 +112,7 @@ FIRST = {
     "learners": "rda, M = 1",
     "fragmentation": "balanced",
     "choices": "as it is",
+    "experts": "stacked",
 }
 """Of every experiment a trial without which there is nothing to show."""
 
@@ -318,12 +319,18 @@ def choices() -> str:
     )
 
 
+def experts() -> str:
+    """Experts without tokens."""
+    return table("experts", lambda name: "stacked")
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "results of failures": failures,
     "results of heterogeneity": heterogeneity,
     "results of learners": learners,
     "results of fragmentation": fragmentation,
     "results of choices": choices,
+    "results of experts": experts,
 }
 
 

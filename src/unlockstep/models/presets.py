@@ -35,7 +35,7 @@ def gemma4_tiny(vocabulary_size: int) -> nn.Module:
     """A dense Gemma 4 of 0.86 M parameters (256 ids): one layer that looks back 64 tokens, one that looks at all."""
     from transformers.models.gemma4.modeling_gemma4 import Gemma4ForCausalLM
 
-    return Gemma4ForCausalLM(_gemma4_text(vocabulary_size, hidden_size=192, feed_forward_size=512, heads=6))
+    return Gemma4ForCausalLM(gemma4_text(vocabulary_size, hidden_size=192, feed_forward_size=512, heads=6))
 
 
 def gemma4_moe_tiny(vocabulary_size: int) -> nn.Module:
@@ -44,7 +44,7 @@ def gemma4_moe_tiny(vocabulary_size: int) -> nn.Module:
     from transformers.models.gemma4.modeling_gemma4 import Gemma4ForCausalLM
 
     experts = {"enable_moe_block": True, "num_experts": 16, "top_k_experts": 2, "moe_intermediate_size": 48}
-    return Gemma4ForCausalLM(_gemma4_text(vocabulary_size, hidden_size=128, feed_forward_size=256, heads=4, **experts))
+    return Gemma4ForCausalLM(gemma4_text(vocabulary_size, hidden_size=128, feed_forward_size=256, heads=4, **experts))
 
 
 def gemma4_vlm_tiny(vocabulary_size: int) -> nn.Module:
@@ -56,7 +56,7 @@ def gemma4_vlm_tiny(vocabulary_size: int) -> nn.Module:
 
     text_ids = text_ids_of(vocabulary_size)
     # One id more than text: a place for what is no text. Sound and moving pictures get ids that nothing has.
-    text = _gemma4_text(text_ids + 1, hidden_size=128, feed_forward_size=320, heads=4, pad_token_id=text_ids)
+    text = gemma4_text(text_ids + 1, hidden_size=128, feed_forward_size=320, heads=4, pad_token_id=text_ids)
     width = 64
     vision = Gemma4VisionConfig(
         hidden_size=width,
@@ -85,9 +85,11 @@ def gemma4_vlm_tiny(vocabulary_size: int) -> nn.Module:
     return ImageReader(Gemma4ForConditionalGeneration(config), text_ids)
 
 
-def _gemma4_text(
+def gemma4_text(
     vocabulary_size: int, *, hidden_size: int, feed_forward_size: int, heads: int, **options: Any
 ) -> Gemma4TextConfig:
+    """The text part of a Gemma 4 in two layers: one that looks back 64 tokens, one that looks at all. ``options`` go to
+    ``Gemma4TextConfig`` as they are."""
     from transformers.models.gemma4.configuration_gemma4 import Gemma4TextConfig
 
     head_size = hidden_size // heads

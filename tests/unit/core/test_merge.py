@@ -53,6 +53,16 @@ def test_radial_directional_works_tensor_by_tensor() -> None:
     assert together.tobytes() == np.concatenate([first, second]).tobytes()
 
 
+def test_an_expert_that_one_learner_has_trained_moves_far_and_its_decay_elsewhere_little() -> None:
+    """A stack of two experts is one tensor. a has trained expert 0, b expert 1, and what each did to the other is to
+    decay it by d. Both are of length r = sqrt(25 + d d), and so is the result: along (a + b) / |a + b|."""
+    decay = 0.01
+    merged = merge(entries_of([3, 4, decay, 0], [decay, 0, 3, 4]), slots_of(4), MergeRule.RADIAL_DIRECTIONAL)
+    length = math.sqrt(25 + decay**2) / math.sqrt(2 * (3 + decay) ** 2 + 2 * 4**2)
+    assert merged == pytest.approx(np.array([3 + decay, 4, 3 + decay, 4]) * length, rel=4 * EPSILON)
+    assert np.linalg.norm(merged[:2]) == pytest.approx(5 / math.sqrt(2), rel=0.01)
+
+
 @pytest.mark.parametrize("role", [Role.EMBEDDING, Role.BUFFER])
 def test_embeddings_and_buffers_take_the_mean_whatever_the_rule(role: Role) -> None:
     merged = merge(entries_of([1, 0], [0, 3]), slots_of(2, role=role), MergeRule.RADIAL_DIRECTIONAL)

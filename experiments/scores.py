@@ -134,7 +134,7 @@ class RingScore(msgspec.Struct, frozen=True):
     open_steps: float = 0.0
     """How long a round was open, mean, in steps of a learner that is not slowed down."""
     idle: float = 0.0
-    """Share of the learners' time in which they took no step, from the start of the run."""
+    """Share of the learners' time, from the first step of each to its last, in which it took none."""
     lockstep_idle: float = 0.0
     """The same if each of these steps had waited for the slowest learner's: computed from the steps as they were."""
     fragment_elements: tuple[int, ...] = ()
@@ -266,16 +266,17 @@ def picture_of(events: Sequence[Event], begin_s: float, end_s: float) -> Picture
 
 
 def _idle(events: Sequence[Event], until_ns: int) -> float:
-    steps = [event for event in events if isinstance(event, StepReported) and event.at_ns <= until_ns]
-    learners = len({event.learner for event in steps})
-    # A step that is under way at the end is counted as its learner's last one has been: begun when that one ended.
-    last = {event.learner: event.at_ns for event in steps}
-    under_way = sum(until_ns - at_ns for at_ns in last.values() if until_ns - at_ns <= _longest(steps))
-    return round(max(0.0, 1 - (sum(event.step_ns for event in steps) + under_way) / (learners * until_ns)), 4)
-
-
-def _longest(steps: Sequence[StepReported]) -> int:
-    return max(event.step_ns for event in steps)
+    """Of the time from a learner's first step to its last one, that in which it took none."""
+    begun_ns: dict[str, int] = {}
+    ended_ns: dict[str, int] = {}
+    busy_ns = 0
+    for event in events:
+        if isinstance(event, StepReported) and event.at_ns <= until_ns:
+            begun_ns.setdefault(event.learner, event.at_ns - event.step_ns)
+            ended_ns[event.learner] = event.at_ns
+            busy_ns += event.step_ns
+    spans_ns = sum(ended_ns[learner] - begun for learner, begun in begun_ns.items())
+    return round(max(0.0, 1 - busy_ns / spans_ns), 4) if spans_ns else 0.0
 
 
 def _lockstep_idle(events: Sequence[Event], until_ns: int) -> float:

@@ -26,6 +26,8 @@ from unlockstep.sim.paper_table import CHIPS
 
 LEARNERS = 8
 TOKENS = 600_000
+VISION_TOKENS = 1_200_000
+"""Half of them are images: with fewer, labels are still being learned."""
 BATCH = 4
 
 STORM = Storm(chips=CHIPS[3], learners=LEARNERS, goodput=0.88)
@@ -53,10 +55,10 @@ CODECS: dict[str, tuple[str, ...]] = {
 
 
 def trials(quick: bool) -> Sequence[Trial]:
-    tokens = 8_000 if quick else TOKENS
     ring = (*carry_settings(LEARNERS), *STEP)
     made = []
     for name, model in MODELS.items():
+        tokens = 8_000 if quick else VISION_TOKENS if name == "vision" else TOKENS
         alone = (*ring, *model, *ALONE)
         made += [
             Trial(f"{name}: data-parallel, calm", alone, tokens, alone=True),
@@ -64,6 +66,7 @@ def trials(quick: bool) -> Sequence[Trial]:
             Trial(f"{name}: 8 learners, calm", (*ring, *model), tokens),
             Trial(f"{name}: 8 learners, failures", (*ring, *model), tokens, storm=STORM),
         ]
+    tokens = 8_000 if quick else TOKENS
     made += [
         Trial(f"dense: 8 learners, failures, {codec}", (*ring, *settings), tokens, storm=STORM)
         for codec, settings in CODECS.items()

@@ -90,19 +90,48 @@ class RunLogWriter:
         life: of the syncer that writes; 1 begins the log.
         continues: where an earlier life has left off; None: nowhere. If that file is not beside this one (it is where
             another syncer ran), this one becomes the first file here.
+        reopens: ``continues`` is a place in what this very life has written, by a process that has ended since: it is
+            gone on with there, in the same file, and what was written behind it is removed.
 
     Raises:
         LogExists: a file is there already.
-        UsageError: it cannot be made.
+        UsageError: it cannot be made, or was cut short.
     """
 
-    def __init__(self, path: str | Path, header: Header, *, life: int = 1, continues: Mark | None = None) -> None:
+    def __init__(
+        self, path: str | Path, header: Header, *, life: int = 1, continues: Mark | None = None, reopens: bool = False
+    ) -> None:
         self._first = Path(path)
         self._header = header
         self._life = life
         self._part = 0
         self._is_confirmed = False
-        self._begin(continues)
+        if reopens and continues is not None:
+            self._reopen(continues)
+        else:
+            self._begin(continues)
+
+    def _reopen(self, mark: Mark) -> None:
+        self._path = self._first.with_name(mark.file)
+        match = _PART_NAME.fullmatch(mark.file)
+        self._part = int(match["part"]) if match else 1
+        self._is_confirmed, self._mark = True, mark
+        try:
+            self._file: BinaryIO = self._path.open("r+b")
+            _hold(self._file)
+            if (size := self._file.seek(0, os.SEEK_END)) < mark.bytes:
+                self._file.close()
+                raise UsageError(
+                    f"run log {self._path} was cut short: it has {size} bytes, and is gone on with after {mark.bytes}; "
+                    "restore it"
+                )
+            self._file.truncate(mark.bytes)
+            self._file.seek(mark.bytes)
+            for life, part, path in list(_files_after(self._first)):
+                if (life, part) > (self._life, self._part):
+                    path.unlink()
+        except OSError as error:
+            raise UsageError(f"run log {self._path} cannot be written ({error}); restore it") from None
 
     def _begin(self, continues: Mark | None) -> None:
         self._part += 1
@@ -226,6 +255,11 @@ def _is_unused(path: Path) -> bool:
         return path.stat().st_size == 0 or not any(isinstance(event, RunSeeded) for event in read(path)[1])
     except UsageError:
         return False
+
+
+def part_files(first: Path) -> list[Path]:
+    """Every file of the log whose first file this is, whether or not it counts."""
+    return [first, *(path for _, _, path in sorted(_files_after(first)))]
 
 
 def part_path(first: Path, life: int, part: int) -> Path:

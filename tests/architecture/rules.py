@@ -236,12 +236,15 @@ _IMPORT_BY_NAME = ("src/unlockstep/__init__.py", "src/unlockstep/models/factory.
 """The first imports names from its own table; the second is where a name from the settings becomes code, and
 ``cli.trust`` stands before it."""
 
+_UNPICKLES = ("src/unlockstep/virtual/checkpoint.py",)
+"""It reads what a user's own run has written on the same machine, and refuses another user's file."""
+
 
 def code_in_data(source: Source) -> Iterator[str]:
     """Anything by which bytes or text that came from elsewhere could be executed."""
     for node in source.nodes:
         for module in imported_modules(source, node):
-            if module.split(".")[0] in UNPICKLING_MODULES:
+            if module.split(".")[0] in UNPICKLING_MODULES and source.path not in _UNPICKLES:
                 yield source.at(node, f"imports {module}: what it reads may execute code")
         if not isinstance(node, ast.Call):
             continue
@@ -249,7 +252,8 @@ def code_in_data(source: Source) -> Iterator[str]:
         keywords = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
         if called in _EXECUTING:
             yield source.at(node, f"calls {called}()")
-        if called.endswith("torch.load") and keywords.get("weights_only") != "True":
+        unpickles = called.endswith("torch.load") and keywords.get("weights_only") != "True"
+        if unpickles and source.path not in _UNPICKLES:
             yield source.at(node, "calls torch.load without weights_only=True, which unpickles")
         if called in ("np.load", "numpy.load") and keywords.get("allow_pickle", "False") != "False":
             yield source.at(node, "calls numpy.load with allow_pickle")

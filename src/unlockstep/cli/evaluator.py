@@ -23,6 +23,7 @@ from unlockstep.cli.trust import Trust, require_trusted
 from unlockstep.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from unlockstep.cli.assembly import Text
     from unlockstep.cli.exits import StopRequest
     from unlockstep.config import RunConfig
     from unlockstep.core.chunks import Float32
@@ -75,7 +76,8 @@ def evaluator(
 class Examiner:
     """The model of a run and the text it is validated on, always the same."""
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: RunConfig, text: Text | None = None) -> None:
+        """``text``: of the run, if it has been loaded."""
         from unlockstep.cli.assembly import load_text, loading, new_model
         from unlockstep.core.layout import LayoutMethod, build_layout
         from unlockstep.data import validation_batches
@@ -83,7 +85,7 @@ class Examiner:
         with loading(config):
             from unlockstep.learners.torch_store import TorchStore
 
-            text, evaluation = load_text(config), config.evaluation
+            text, evaluation = text or load_text(config), config.evaluation
             self._batches = validation_batches(
                 text.validation, config.data.sequence_length, evaluation.batch_size, evaluation.batches
             )
@@ -97,6 +99,12 @@ class Examiner:
         self.has_model = False
         """Whether the model holds values of the run."""
 
+    def load(self, values: dict[int, Float32]) -> None:
+        """The model has these values."""
+        for fragment, value in values.items():
+            self._store.write_fragment(fragment, value)
+        self.has_model = True
+
     def evaluate(self, values: dict[int, Float32]) -> tuple[float, float, tuple[Score, ...]]:
         """Validation loss of these fragments, nats per token and nats per byte, and what else the model is asked. Takes
         a while."""
@@ -104,9 +112,7 @@ class Examiner:
         from unlockstep.learners.evaluation import validation_scores
         from unlockstep.models import TEXT, causal_scores
 
-        for fragment, value in values.items():
-            self._store.write_fragment(fragment, value)
-        self.has_model = True
+        self.load(values)
         try:
             scores = validation_scores(self._model, self._batches, causal_scores)
         except Exception as error:  # whatever a model of the user's raises

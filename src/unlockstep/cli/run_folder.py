@@ -24,6 +24,9 @@ RUN_LOG_FILE = "run.jsonl"
 TAPE_FILE = "tape.jsonl"
 """The event tape that was played, as it was played."""
 
+CHECKPOINT_FILE = "checkpoint"
+"""Of a run under virtual time that is not over: what it goes on from."""
+
 MODEL_FOLDER = "model"
 SUMMARY_FILE = "summary.json"
 LOG_FOLDER = "logs"

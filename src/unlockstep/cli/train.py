@@ -1,7 +1,8 @@
 """``unlockstep train``: a whole run on this machine, watched from the first step to the summary.
 
 Decides how flags become a configuration, what is printed where, and the exit code. What happens in between is
-``launch.local``; what it looks like is ``view``; what it amounted to is ``report``.
+``launch.local``, or ``virtual`` in a run under virtual time; what it looks like is ``view``; what it amounted to is
+``report``.
 
 Precedence, the later wins: ``--recipe`` or ``--config``, flags, ``--set``. A run that is resumed has its settings.
 """
@@ -23,6 +24,15 @@ if TYPE_CHECKING:
     from unlockstep.launch.breaker import Breaker
     from unlockstep.launch.local import Outcome
     from unlockstep.tape import Tape
+
+Virtual = Annotated[
+    bool, typer.Option("--virtual", help="All learners in this process, under virtual time (settings virtual.*).")
+]
+TapeName = Annotated[
+    str | None, typer.Option(metavar="TAPE", help="What goes wrong, and when: a file, or a tape that comes along.")
+]
+Plain = Annotated[bool, typer.Option(help="Lines instead of the live view, also on a terminal.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as JSON, everything else on stderr.")]
 
 
 def train(
@@ -57,10 +67,10 @@ def train(
     resume: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Go on with the run in this folder, with its settings.")
     ] = None,
-    plain: Annotated[bool, typer.Option(help="Lines instead of the live view, also on a terminal.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the summary as JSON, everything else on stderr.")
-    ] = False,
+    virtual: Virtual = False,
+    tape: TapeName = None,
+    plain: Plain = False,
+    as_json: AsJson = False,
 ) -> int:
     """Train a model on this machine. Its learners never wait for each other; one is killed and comes back."""
     from unlockstep.cli.assembly import require_torch
@@ -70,6 +80,7 @@ def train(
     flags: dict[str, str | int | None] = {
         "local.learners": learners,
         "local.kill_share": 0 if kill is False else None,
+        "virtual.enabled": True if virtual else None,
         "run.steps": steps,
         "run.tokens": tokens,
         "run.seed": seed,
@@ -104,22 +115,20 @@ def _begin(
     from unlockstep.cli.run_folder import default_run_folder
 
     base = run_config.load(config_file) if config_file is not None else recipes.recipe(recipe or "quick")
-    config = resolve(base, flags, overrides)
-    played = None
-    if tape is not None:
-        played, learners = tapes.read(tape), flags["local.learners"]
-        config = _cast(config, played, learners if isinstance(learners, int) else None)
+    played = None if tape is None else _tape(tape, flags["local.learners"])
+    config = resolve(base, flags, overrides, played)
     return _train(config, out or default_run_folder(config.run.name), plain, as_json, played)
 
 
-def _cast(config: RunConfig, tape: Tape, learners: int | None) -> RunConfig:
-    """The configuration for a tape: its learners, and no drill beside it."""
-    import msgspec
-
+def _tape(name: str, learners: str | int | None) -> Tape:
+    """The tape that is to be played. Raises UsageError for one that cannot be, or a flag that contradicts it."""
+    from unlockstep import tape as tapes
+    from unlockstep.config import RunConfig
     from unlockstep.launch.casting import cast
 
-    config = msgspec.structs.replace(config, local=msgspec.structs.replace(config.local, kill_share=0.0))
-    return cast(config, tape, learners)
+    played = tapes.read(name)
+    cast(RunConfig(), played, learners if isinstance(learners, int) else None)
+    return played
 
 
 def _resume(folder: Path, plain: bool, as_json: bool) -> int:
@@ -133,15 +142,16 @@ def _resume(folder: Path, plain: bool, as_json: bool) -> int:
     from unlockstep.cli.run_folder import CONFIG_FILE, RUN_LOG_FILE, SUMMARY_FILE
     from unlockstep.core.errors import UsageError
 
-    if not (folder / CONFIG_FILE).is_file() or not (folder / RUN_LOG_FILE).is_file():
+    is_there, has_log = ((folder / name).is_file() for name in (CONFIG_FILE, RUN_LOG_FILE))
+    config = run_config.load(folder / CONFIG_FILE) if is_there else None
+    if config is None or not (has_log or config.virtual.enabled):
         raise UsageError(f"there is no run in {folder}; give the folder of one that was begun")
-    config = run_config.load(folder / CONFIG_FILE)
-    if _has_finished(folder):
+    if _has_finished(config, folder):
         raise UsageError(f"the run in {folder} has finished; there is nothing to go on with")
     if not _is_left(folder / RUN_LOG_FILE):
         raise UsageError(f"the run in {folder} goes on: its syncer is at work; end that run first")
-    (folder / SUMMARY_FILE).unlink(missing_ok=True)  # It says how the run had ended, and that has not happened now.
     console = wide_console(stderr=as_json)
+    (folder / SUMMARY_FILE).unlink(missing_ok=True)  # It says how the run had ended, and that has not happened now.
     outcome = _run(config, folder, console, plain, resumes=True)
     return _end(folder, outcome, console, as_json)
 
@@ -161,29 +171,35 @@ def _is_left(run_log: Path) -> bool:
     return True
 
 
-def _has_finished(folder: Path) -> bool:
+def _has_finished(config: RunConfig, folder: Path) -> bool:
     """Whether the run that is saved in a folder has come to its own end."""
+    from unlockstep.cli import virtual
     from unlockstep.cli.run_folder import STORE_FOLDER
     from unlockstep.keeper import is_over, newest_run
     from unlockstep.store.place import open_place
     from unlockstep.store.run_store import RunStore
 
+    if config.virtual.enabled:
+        return virtual.is_over(folder)
     store = RunStore(open_place(folder / STORE_FOLDER))
     saved = newest_run(store)
     return saved is not None and is_over(store, saved)
 
 
-def _train(config: RunConfig, folder: Path, plain: bool, as_json: bool, tape: Tape | None = None) -> int:
+def _train(config: RunConfig, folder: Path, plain: bool, as_json: bool, tape: Tape | None) -> int:
     """The run, from the folder to the summary; returns the exit code."""
     from unlockstep.cli.output import wide_console
     from unlockstep.cli.run_folder import RUN_LOG_FILE
     from unlockstep.core.errors import UsageError
+    from unlockstep.launch.casting import cast
     from unlockstep.launch.folders import new_run_folder
     from unlockstep.launch.local import Ending
 
+    if tape is not None:
+        config = cast(config, tape)
     console = wide_console(stderr=as_json)
     with new_run_folder(config, folder) as remove:
-        outcome = _run(config, folder, console, plain, tape=tape)
+        outcome = _run(config, folder, console, plain, tape)
         if outcome.ending is Ending.REFUSED:
             raise UsageError(outcome.sentence)
         if outcome.ending is Ending.INTERRUPTED and not (folder / RUN_LOG_FILE).exists():
@@ -195,7 +211,7 @@ def _end(folder: Path, outcome: Outcome, console: Console, as_json: bool) -> int
     """Sum up; returns the exit code."""
     import shlex
 
-    from unlockstep.cli import exits
+    from unlockstep.cli import exits, virtual
     from unlockstep.core.errors import UsageError
     from unlockstep.launch.local import Ending
 
@@ -203,14 +219,19 @@ def _end(folder: Path, outcome: Outcome, console: Console, as_json: bool) -> int
         raise UsageError(outcome.sentence)
     reported = _summarise(folder, outcome)
     _show(reported, outcome, console, as_json)
-    if outcome.ending is not Ending.FINISHED and reported is not None and not _has_finished(folder):
+    if outcome.ending is not Ending.INTERRUPTED:
+        virtual.forget(folder)
+    goes_on = reported is not None and not _has_finished(reported.found.config, folder)
+    if outcome.ending is not Ending.FINISHED and goes_on:
         console.print(f"\n  go on with it: unlockstep train --resume {shlex.quote(str(folder))}", markup=False)
     if outcome.ending is Ending.FAILED:
         raise exits.RunFailed(outcome.sentence)
     return exits.SIGNALLED + outcome.signal if outcome.ending is Ending.INTERRUPTED else exits.DONE
 
 
-def resolve(base: RunConfig, flags: dict[str, str | int | None], overrides: list[str]) -> RunConfig:
+def resolve(
+    base: RunConfig, flags: dict[str, str | int | None], overrides: list[str], tape: Tape | None = None
+) -> RunConfig:
     """The configuration of a run.
 
     Args:
@@ -218,12 +239,15 @@ def resolve(base: RunConfig, flags: dict[str, str | int | None], overrides: list
         flags: ``section.field`` and the value given; None if the flag was not. ``run.tokens`` without ``run.steps``
             sets both, so that the learning rate's schedule ends where the run does.
         overrides: ``section.field=value`` each; they win.
+        tape: that is played: it says how many learners there are, and there is no drill beside it.
 
     Raises:
         ConfigError: as ``config.apply``.
     """
     from unlockstep import config as run_config
 
+    if tape is not None:
+        flags = {**flags, "local.learners": len(tape.learners), "local.kill_share": 0}
     given = [f"{setting}={json.dumps(value)}" for setting, value in flags.items() if value is not None]
     tokens = flags.get("run.tokens")
     if isinstance(tokens, int) and flags.get("run.steps") is None:
@@ -239,16 +263,19 @@ def _tokens_per_step(config: RunConfig) -> int:
 
 
 def _run(
-    config: RunConfig, folder: Path, console: Console, plain: bool, resumes: bool = False, tape: Tape | None = None
+    config: RunConfig, folder: Path, console: Console, plain: bool, tape: Tape | None = None, resumes: bool = False
 ) -> Outcome:
     from unlockstep import tape as tapes
     from unlockstep.chaos.supervisor import Supervisor
+    from unlockstep.cli import virtual
     from unlockstep.cli.run_folder import TAPE_FILE
     from unlockstep.cli.view import LiveView, PlainView
     from unlockstep.launch.drill import Drill
     from unlockstep.launch.local import LocalRun
     from unlockstep.net.clients.observer import read_status
 
+    if config.virtual.enabled:
+        return virtual.run(config, tape, folder, console, plain, resumes)
     played = folder / TAPE_FILE
     breaker: Breaker
     if tape is not None:
@@ -263,7 +290,8 @@ def _run(
             folder,
             read_status=read_status,
             watcher=watcher,
-            has_finished=lambda: _has_finished(folder),
+            has_finished=lambda: _has_finished(config, folder),
+            resumes=resumes,
             breaker=breaker,
         ).run()
 

@@ -50,23 +50,25 @@ class Eta:
 
         left = elapsed * (1 - share) / (share - share at the first step seen)
 
-    Only the syncer's clock is used (``Status.at_ns``). Learners that are starting do not count: before the first step
-    there is no estimate, and none until a little of the run is done.
+    Only one clock is used: the syncer's (``Status.at_ns``), or, where that is virtual, the one of whoever looks.
+    Learners that are starting do not count: before the first step there is no estimate, and none until a little of the
+    run is done.
     """
 
     def __init__(self) -> None:
         self._first: tuple[int, float] | None = None
 
-    def left_ns(self, status: Status) -> int | None:
-        """Nanoseconds until the end of the run, None if unknown."""
+    def left_ns(self, status: Status, now_ns: int | None = None) -> int | None:
+        """Nanoseconds until the end of the run, None if unknown. ``now_ns``: of whoever looks at a virtual run."""
+        at_ns = status.at_ns if now_ns is None else now_ns
         share = progress(status)
         if self._first is None:
             if status.clock == 0 and status.ledger.trained == 0:
                 return None
-            self._first = status.at_ns, share
+            self._first = at_ns, share
         if status.state in ENDING:
             return None
-        elapsed_ns, done = status.at_ns - self._first[0], share - self._first[1]
+        elapsed_ns, done = at_ns - self._first[0], share - self._first[1]
         if done < ETA_SHARE_MIN or elapsed_ns < ETA_ELAPSED_S_MIN * NANOSECONDS_PER_SECOND:
             return None
         return round(elapsed_ns * (1 - share) / done)
@@ -84,6 +86,7 @@ def picture(
     elapsed_ns: int,
     notes: Iterable[str],
     width: int,
+    virtual: bool = False,
 ) -> Group:
     """Everything there is to see at one moment.
 
@@ -95,13 +98,14 @@ def picture(
         elapsed_ns: since the command was given.
         notes: the newest last.
         width: of the terminal, characters.
+        virtual: the run's time is not that of whoever looks, and is shown too.
     """
     parts: list[RenderableType] = [Text(), _title(status, title, elapsed_ns, width)]
     if status is None:
         parts += [Text(), Text("  the syncer is starting", "dim")]
     else:
         parts += [Text(), _progress(status, left_ns, width), Text(), _learners(status, names, width), Text()]
-        parts.append(_facts(status, width))
+        parts.append(_facts(status, width, virtual))
     listed = list(notes)[-NOTES_SHOWN:]
     if listed:
         parts += [Text(), *(Text(f"  {note}", "dim", overflow="ellipsis", no_wrap=True) for note in listed)]
@@ -206,7 +210,7 @@ def _last_round(learner: LearnerStatus, newest: int | None) -> str:
     return f"{learner.last_round}" if behind == 0 else f"{learner.last_round} (-{behind})"
 
 
-def _facts(status: Status, width: int) -> Table:
+def _facts(status: Status, width: int, virtual: bool) -> Table:
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold", no_wrap=True)
     facts.add_column(no_wrap=True, overflow="ellipsis", max_width=max(20, width - 16))
@@ -216,6 +220,8 @@ def _facts(status: Status, width: int) -> Table:
         facts.add_row("  round", _between_rounds(status))
     facts.add_row("  validation", _validation(status.evaluations, max(8, min(40, width - 50))))
     facts.add_row("  tokens", _tokens(status))
+    if virtual:
+        facts.add_row("  virtual time", clock_time(status.at_ns))
     return facts
 
 
@@ -322,8 +328,8 @@ def _learner_news(before: LearnerStatus | None, after: LearnerStatus, status: St
     return [f"{name} {words.get(now, now)}"]
 
 
-def progress_line(status: Status, left_ns: int | None) -> str:
-    """Where the run is, in one line."""
+def progress_line(status: Status, left_ns: int | None, virtual: bool = False) -> str:
+    """Where the run is, in one line; with its own time, if that is ``virtual``."""
     live = [learner for learner in status.learners if learner.state == "live"]
     losses = [m.loss for m in live if m.loss is not None]
     parts = [
@@ -336,6 +342,8 @@ def progress_line(status: Status, left_ns: int | None) -> str:
         parts.append(f"loss {sum(losses) / len(losses):.3f}")
     if status.rounds:
         parts.append(f"round {round_line(status.rounds[-1])}")
+    if virtual:
+        parts.append(f"virtual time {clock_time(status.at_ns)}")
     if left_ns is not None:
         parts.append(f"{clock_time(left_ns)} left")
     return "; ".join(parts)
@@ -351,11 +359,13 @@ class LiveView:
         console: a terminal.
         names: of the learners there are to be.
         title: what is trained on what.
+        virtual: the run's time is not that of the calls.
     """
 
-    def __init__(self, console: Console, names: Sequence[str], title: str) -> None:
+    def __init__(self, console: Console, names: Sequence[str], title: str, virtual: bool = False) -> None:
         self._names = names
         self._title = title
+        self._virtual = virtual
         self._notes: deque[str] = deque(maxlen=NOTES_SHOWN)
         self._status: Status | None = None
         self._eta = Eta()
@@ -393,14 +403,16 @@ class LiveView:
         return now_ns - self._began_ns
 
     def _draw(self, now_ns: int) -> None:
+        status = self._status
         drawn = picture(
-            self._status,
+            status,
             title=self._title,
             names=self._names,
-            left_ns=None if self._status is None else self._eta.left_ns(self._status),
+            left_ns=None if status is None else self._eta.left_ns(status, now_ns if self._virtual else None),
             elapsed_ns=self._elapsed_ns(now_ns),
             notes=self._notes,
             width=self._console.width,
+            virtual=self._virtual,
         )
         self._live.update(drawn, refresh=True)
 
@@ -412,11 +424,13 @@ class PlainView:
         console: anything that can be written to.
         names: of the learners there are to be.
         title: what is trained on what.
+        virtual: the run's time is not that of the calls.
     """
 
-    def __init__(self, console: Console, names: Sequence[str], title: str) -> None:
+    def __init__(self, console: Console, names: Sequence[str], title: str, virtual: bool = False) -> None:
         self._console = console
         self._opening = f"{title}, learners: {len(names)}"
+        self._virtual = virtual
         self._status: Status | None = None
         self._eta = Eta()
         self._began_ns: int | None = None
@@ -435,10 +449,10 @@ class PlainView:
         for line in news(self._status, status):
             self.note(line, now_ns)
         self._status = status
-        left_ns = self._eta.left_ns(status)
+        left_ns = self._eta.left_ns(status, now_ns if self._virtual else None)
         if status.clock and now_ns >= self._line_ns and status.state not in ENDING:
             self._line_ns = now_ns + int(LINE_EVERY_S * NANOSECONDS_PER_SECOND)
-            self.note(progress_line(status, left_ns), now_ns)
+            self.note(progress_line(status, left_ns, self._virtual), now_ns)
 
     def note(self, text: str, now_ns: int) -> None:
         """Write a line."""

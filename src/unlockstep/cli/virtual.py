@@ -1,0 +1,136 @@
+"""``unlockstep train --virtual``: a run in this process, from a configuration and a tape to the files of a run folder.
+
+Decides what the parts of such a run are made of, how it is interrupted and when it may be gone on with. Flags, summary
+and exit code are ``train``'s; what happens in between is ``unlockstep.virtual``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from unlockstep.cli.assembly import Text
+    from unlockstep.config import RunConfig
+    from unlockstep.launch.local import Outcome
+    from unlockstep.learners.backend import Backend
+    from unlockstep.tape import Tape
+    from unlockstep.virtual.ring import MakeBackend
+    from unlockstep.virtual.run import Files, Stage, VirtualRun
+
+ENDING_S_MAX = 120.0
+"""From the first signal until the process ends as it is: an inner step or an evaluation is brought to its end, and the
+checkpoint is written."""
+
+
+def run(
+    config: RunConfig, tape: Tape | None, folder: Path, console: Console, plain: bool, resumes: bool = False
+) -> Outcome:
+    """Train in a folder that holds ``config.toml`` and nothing else, or go on with the run that is there.
+
+    Args:
+        tape: what happens; None: nothing but the drill. A run that is resumed has its own.
+        resumes: from the checkpoint, or from the beginning where there is none yet: that comes to the same.
+
+    Raises:
+        UsageError: something has to be mended before the run can begin, or go on.
+    """
+    from unlockstep import tape as tapes
+    from unlockstep.cli.run_folder import TAPE_FILE
+    from unlockstep.virtual.ring import own_tape
+
+    if not resumes:
+        tapes.write(tape or own_tape(config), folder / TAPE_FILE)
+    return _run(config, tapes.read(folder / TAPE_FILE), folder, console, plain)
+
+
+def is_over(folder: Path) -> bool:
+    """Whether the run in a folder has come to an end of its own, good or bad: to go on would change nothing."""
+    import msgspec
+
+    from unlockstep.cli.run_folder import SUMMARY_FILE
+    from unlockstep.launch.local import Ending
+
+    class Told(msgspec.Struct):
+        ending: str
+
+    try:
+        told = msgspec.json.decode((folder / SUMMARY_FILE).read_bytes(), type=Told)
+    except (OSError, msgspec.DecodeError):
+        return False
+    return told.ending != Ending.INTERRUPTED.value
+
+
+def forget(folder: Path) -> None:
+    """The run has come to an end of its own: nobody will go on with it."""
+    from unlockstep.cli.run_folder import CHECKPOINT_FILE
+
+    (folder / CHECKPOINT_FILE).unlink(missing_ok=True)
+
+
+def _run(config: RunConfig, tape: Tape, folder: Path, console: Console, plain: bool) -> Outcome:
+    from unlockstep import config as run_config
+    from unlockstep.cli.assembly import load_text, loading
+    from unlockstep.cli.evaluator import Examiner
+    from unlockstep.cli.exits import stop_request
+    from unlockstep.cli.run_folder import CHECKPOINT_FILE, MODEL_FOLDER, RUN_LOG_FILE
+    from unlockstep.cli.view import LiveView, PlainView
+    from unlockstep.runlog import Header
+    from unlockstep.virtual.run import Files, VirtualRun
+
+    view = LiveView if console.is_terminal and not plain else PlainView
+    title = f"{config.model.spec} on {config.data.source}, virtual time, tape {tape.name}"
+    files = Files(folder / RUN_LOG_FILE, folder / CHECKPOINT_FILE, folder / MODEL_FOLDER)
+    header = Header(run=config.run.name, config_digest=run_config.digest(config), simulated=True)
+    with stop_request(ending_s=ENDING_S_MAX) as stop, view(console, tape.learners, title, virtual=True) as watcher:
+        with loading(config):
+            text = load_text(config)
+            constants = {"text": text.training, "make": _maker(config, text)}
+            examiner = Examiner(config, text) if config.local.evaluator else None
+            stage = _stage(config, tape, files, constants)
+        run = VirtualRun(
+            stage,
+            header,
+            files,
+            constants=constants,
+            examiner=examiner,
+            watcher=watcher,
+            stop=lambda: stop.signal if stop.asked.is_set() else None,
+        )
+        outcome = run.run()
+    _say_how_long(run, console)
+    return outcome
+
+
+def _maker(config: RunConfig, text: Text) -> MakeBackend:
+    def make(shard: int, shard_count: int) -> Backend:
+        from unlockstep.cli.assembly import new_backend
+
+        return new_backend(config, shard, shard_count, text, is_alone=False)
+
+    return make
+
+
+def _stage(config: RunConfig, tape: Tape, files: Files, constants: Mapping[str, Any]) -> Stage:
+    """What the run goes on from."""
+    from unlockstep.runlog import part_files
+    from unlockstep.virtual import checkpoint
+    from unlockstep.virtual.ring import Ring
+    from unlockstep.virtual.run import Stage
+
+    if files.checkpoint.exists():
+        stage: Stage = checkpoint.read(files.checkpoint, constants)
+        return stage
+    for file in part_files(files.run_log):  # Of a process that was killed before it wrote a checkpoint.
+        file.unlink(missing_ok=True)
+    return Stage(Ring(config, tape, constants["make"]))
+
+
+def _say_how_long(run: VirtualRun, console: Console) -> None:
+    from unlockstep.report.summary import duration
+
+    text = f"\n  virtual time {duration(run.virtual_ns)}, computed in {duration(run.wall_ns)}"
+    console.print(text, markup=False, highlight=False)

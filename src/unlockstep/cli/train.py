@@ -148,7 +148,7 @@ def _resume(folder: Path, plain: bool, as_json: bool) -> int:
         raise UsageError(f"there is no run in {folder}; give the folder of one that was begun")
     if _has_finished(config, folder):
         raise UsageError(f"the run in {folder} has finished; there is nothing to go on with")
-    if not _is_left(folder / RUN_LOG_FILE):
+    if not _is_left(folder / RUN_LOG_FILE, waits=not config.virtual.enabled):
         raise UsageError(f"the run in {folder} goes on: its syncer is at work; end that run first")
     console = wide_console(stderr=as_json)
     (folder / SUMMARY_FILE).unlink(missing_ok=True)  # It says how the run had ended, and that has not happened now.
@@ -156,8 +156,8 @@ def _resume(folder: Path, plain: bool, as_json: bool) -> int:
     return _end(folder, outcome, console, as_json)
 
 
-def _is_left(run_log: Path) -> bool:
-    """Whether no syncer writes this log; one whose ``train`` has been killed is given the time to notice and end."""
+def _is_left(run_log: Path, waits: bool) -> bool:
+    """Whether nobody writes this log; a syncer whose ``train`` has been killed is given the time to notice and end."""
     import time
 
     from unlockstep import runlog
@@ -165,7 +165,7 @@ def _is_left(run_log: Path) -> bool:
 
     until_s = time.monotonic() + ENDING_S_MAX + PARENT_LOOK_S
     while runlog.is_at_work(run_log):
-        if time.monotonic() > until_s:
+        if not waits or time.monotonic() > until_s:
             return False
         time.sleep(0.1)
     return True

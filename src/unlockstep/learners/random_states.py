@@ -20,49 +20,35 @@ _CPU, _CUDA = "random.torch", "random.cuda."
 
 
 class OwnGenerators:
-    """Generators of one learner among several in this process: inside the block they take the place of the process's
-    own, and go on where the block before has left them.
+    """Generators of one learner among several in this process: inside the block the process's own go on where the block
+    before has left them. Behind it they are wherever it has left them: who draws there is nobody who is to repeat.
 
     Args:
         seed: of all of them; torch's of the CPU begins where ``torch.manual_seed(seed)`` would put it.
     """
 
     def __init__(self, seed: int) -> None:
-        self._own: tuple[Any, ...] = (
+        devices = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
+        self._places: tuple[Any, ...] = (
             torch.Generator().manual_seed(seed).get_state(),
             random.Random(seed).getstate(),
             np.random.RandomState(seed % 2**32).get_state(),
-            [
-                torch.Generator(device).manual_seed(seed).get_state()
-                for device in range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
-            ],
+            [torch.Generator(f"cuda:{device}").manual_seed(seed).get_state() for device in range(devices)],
         )
-        self._others: tuple[Any, ...] = ()
 
     def __enter__(self) -> None:
-        self._others = _places()
-        _put(self._own)
+        cpu, python, numpy, devices = self._places
+        torch.set_rng_state(cpu)
+        random.setstate(python)
+        np.random.set_state(numpy)
+        for device, place in enumerate(devices):
+            torch.cuda.set_rng_state(place, device)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._own = _places()
-        _put(self._others)
-        self._others = ()
-
-
-def _places() -> tuple[Any, ...]:
-    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-    return torch.get_rng_state(), random.getstate(), np.random.get_state(), devices
-
-
-def _put(places: tuple[Any, ...]) -> None:
-    cpu, python, numpy, devices = places
-    torch.set_rng_state(cpu)
-    random.setstate(python)
-    np.random.set_state(numpy)
-    for device, place in enumerate(devices):
-        torch.cuda.set_rng_state(place, device)
+        devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        self._places = torch.get_rng_state(), random.getstate(), np.random.get_state(), devices
 
 
 def random_state() -> State:

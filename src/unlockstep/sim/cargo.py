@@ -35,6 +35,17 @@ class Parcel:
     digest: str
     size: int
     """Bytes that travel."""
+    measured: str | None = None
+    """The digest that these very bytes have, if somebody has computed it: in one process nobody need do so twice."""
+
+    @property
+    def is_what_was_sent(self) -> bool:
+        """Whether its bytes have the digest that its sender gave it."""
+        return self.has(self.digest)
+
+    def has(self, digest: str) -> bool:
+        """Whether its bytes have this digest."""
+        return (body_digest(self.body) if self.measured is None else self.measured) == digest
 
     def damaged(self) -> Parcel:
         """The same with one bit of it turned over on the way: of a number, where only the digest tells."""
@@ -148,24 +159,25 @@ class ArrayCodecs:
 
     def pack(self, made: Contribution) -> Parcel:
         body = self._encoder.encode(made, made.codec, made.anchor, made.local)
-        return Parcel(body, body_digest(body), len(body))
+        digest = body_digest(body)
+        return Parcel(body, digest, len(body), digest)
 
     def forget(self, handed_over: HandedOver) -> None:
         self._encoder.forget(handed_over)
 
     def unpack(self, notice: VersionNotice, parcel: Parcel) -> FloatArray | None:
-        is_announced = body_digest(parcel.body) == notice.digest
-        return self._downloads[notice.fragment].decode(parcel.body) if is_announced else None
+        return self._downloads[notice.fragment].decode(parcel.body) if parcel.has(notice.digest) else None
 
     def size(self, fragment: int) -> int:
         return self._downloads[fragment].body_size
 
     def pack_state(self, donated: Donated) -> Parcel:
         body = encode_state(donated, self._layout)
-        return Parcel(body, body_digest(body), len(body))
+        digest = body_digest(body)
+        return Parcel(body, digest, len(body), digest)
 
     def unpack_state(self, digest: str, parcel: Parcel) -> Donated | None:
-        return decode_state(parcel.body, self._layout) if body_digest(parcel.body) == digest else None
+        return decode_state(parcel.body, self._layout) if parcel.has(digest) else None
 
 
 class ArrayCargo:
@@ -190,7 +202,9 @@ class ArrayCargo:
     def receive(self, made: Contribution, parcel: Parcel) -> ContributionArrived:
         house, fragment = self.storehouse, made.fragment
         bound = house.norm_bound(fragment, made.c_steps)
-        inspection = house.inspect(fragment, parcel.body, parcel.digest, made.codec, made.c_steps, made.c_tokens, bound)
+        # None: it has been compared.
+        digest = None if parcel.is_what_was_sent else parcel.digest
+        inspection = house.inspect(fragment, parcel.body, digest, made.codec, made.c_steps, made.c_tokens, bound)
         return arrived(made, inspection.norm, inspection.defect, house.hold(fragment, inspection))
 
     def seed(self, fragment: int, values: FloatArray) -> VersionNotice:
@@ -212,7 +226,7 @@ class ArrayCargo:
         found = self.storehouse.body(notice.fragment, notice.version)
         if found is None or found[1] != notice.digest:
             return None
-        return Parcel(found[0], found[1], len(found[0]))
+        return Parcel(found[0], found[1], len(found[0]), found[1])
 
 
 class ArrayFreight:

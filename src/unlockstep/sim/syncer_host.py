@@ -26,7 +26,6 @@ from unlockstep.core.actions import (
     SendTo,
     SyncerAction,
 )
-from unlockstep.core.codec import body_digest
 from unlockstep.core.events import Event
 from unlockstep.core.layout import Layout
 from unlockstep.core.messages import (
@@ -419,7 +418,7 @@ class SyncerProcess:
         """A learner's state is here; whether it was wanted, and is what was sent."""
         if run_id != self.core.run_id or not self.core.donations.is_expected(ticket, learner, incarnation):
             return False
-        if body_digest(parcel.body) != parcel.digest:
+        if not parcel.is_what_was_sent:
             self.tell(StateLost(ticket, "what came is not what was sent"))
             return False
         self._states[ticket] = parcel

@@ -90,19 +90,37 @@ class Ring:
             return False
         if not world.syncer.life.is_running:
             return True
-        return world.core.state in _UNDER_WAY and not any(map(world.can_train, world.learners))
+        return world.core.state in _UNDER_WAY and not self._are_enough
+
+    @property
+    def _are_enough(self) -> bool:
+        """Whether those who train can bring the run to its end: the clock is that of the K-th fastest learner."""
+        wanted = self._learners_needed
+        for name in self.world.learners:
+            wanted -= self.world.can_train(name)
+            if wanted == 0:
+                return True
+        return False
+
+    @property
+    def _learners_needed(self) -> int:
+        config = self.config
+        ends_by_clock = config.run.tokens == 0 and config.data.epochs == 0
+        return config.protocol.quorum if ends_by_clock else 1
 
     def why_stuck(self) -> str:
         """One sentence: who is how, now that the tape is over."""
-        world, at_s = self.world, self._tape_ends_ns / NANOSECONDS_PER_SECOND
+        world, needed = self.world, self._learners_needed
+        training = sum(map(world.can_train, world.learners))
         if not world.syncer.life.is_running:
-            return (
-                f"tape {self.tape.name!r} leaves the syncer {'stopped' if world.syncer.life.is_alive else 'dead'} when "
-                f"it ends after {at_s:g} s, so the run cannot go on: let the tape bring it back, or shorten the run"
-            )
+            left = f"the syncer {'stopped' if world.syncer.life.is_alive else 'dead'}"
+        elif training == 0:
+            left = "no learner that trains"
+        else:
+            left = f"{training} of the {needed} learners that a round needs (protocol.quorum)"
         return (
-            f"tape {self.tape.name!r} leaves no learner that trains when it ends after {at_s:g} s, so the run cannot "
-            "go on: let the tape bring one back, or shorten the run"
+            f"tape {self.tape.name!r} is over after {self._tape_ends_ns / NANOSECONDS_PER_SECOND:g} s and leaves "
+            f"{left}, so the run cannot go on: let the tape bring back whom it has taken, or shorten the run"
         )
 
     def _start(self, name: str) -> tuple[Backend, StepTime]:

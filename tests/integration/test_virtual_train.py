@@ -1,0 +1,235 @@
+"""``unlockstep train --virtual`` from the command line: the same bits again, whatever stops it, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from support.train_process import SMALL, TESTS, TINY
+from unlockstep import runlog
+from unlockstep.cli.app import run
+from unlockstep.core.events import EvaluationReported, LearnerAway, RunFinished
+from unlockstep.report.summary import Summary
+from unlockstep.virtual import checkpoint
+
+TAPE = """
+name = "trouble"
+learners = ["a", "b", "c"]
+action = [
+    { at_s = 1.0, do = "kill", target = "a" },
+    { at_s = 1.5, do = "slow", target = "b", factor = 2.0 },
+    { at_s = 2.0, do = "cut", target = "c" },
+    { at_s = 3.0, do = "restart", target = "a" },
+    { at_s = 4.0, do = "heal", target = "c" },
+]
+"""
+
+FILES = ("run.jsonl", "config.toml", "tape.jsonl", "model/model.safetensors")
+"""Of a run that is over; the summary too, but for the folder's name in it."""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder with a corpus and a tape."""
+    lines = (f"{number} times {number} is {number * number}.\n" for number in range(2000))
+    (tmp_path / "corpus.txt").write_text("".join(lines))
+    (tmp_path / "trouble.toml").write_text(TAPE)
+    return tmp_path
+
+
+def calm(place: Path, name: str, *more: str) -> list[str]:
+    data = ("--data", str(place / "corpus.txt"), "--out", str(place / name), "--plain")
+    return ["train", "--virtual", *TINY, *SMALL, *data, *more]
+
+
+def arguments(place: Path, name: str, *more: str) -> list[str]:
+    tape = () if "--tape" in more else ("--tape", str(place / "trouble.toml"))
+    return calm(place, name, *tape, "--set", "virtual.jitter=0.1", *more)
+
+
+@contextmanager
+def started(*line: str, hash_seed: str = "0") -> Iterator[subprocess.Popen[str]]:
+    """The command in a process of its own, which is gone behind the block."""
+    python_path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    process = subprocess.Popen(
+        (sys.executable, "-m", "unlockstep", *line),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": python_path, "PYTHONHASHSEED": hash_seed},
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def finished(*line: str, hash_seed: str = "0") -> str:
+    with started(*line, hash_seed=hash_seed) as process:
+        output, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+    return output
+
+
+def left_in(folder: Path) -> dict[str, bytes]:
+    summary = (folder / "summary.json").read_bytes().replace(str(folder).encode(), b"FOLDER")
+    return {name: (folder / name).read_bytes() for name in FILES} | {"summary.json": summary}
+
+
+def wait_for(text: str, process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    line = next((line for line in process.stdout if text in line), None)
+    assert line is not None, f"it ended without saying {text!r}"
+
+
+# ------------------------------------------------------------------------------------------------- what it leaves
+
+
+def test_two_processes_leave_the_same_bytes_and_a_run_that_keeps_every_rule(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = finished(*arguments(place, "one", "--steps", "80"), hash_seed="1")
+    summary = msgspec.json.decode(finished(*arguments(place, "two", "--steps", "80", "--json")), type=Summary)
+    assert left_in(place / "one") == left_in(place / "two")
+    assert msgspec.json.decode((place / "two" / "summary.json").read_bytes(), type=Summary) == summary
+    assert "virtual time" in output and "learners: 3" in output
+    assert not (place / "one" / "checkpoint").exists()
+    assert (summary.ending, summary.files.logs) == ("finished", None)
+    assert [learner.learner for learner in summary.accounting.learners] == ["a", "b", "c"]
+    assert run(["report", str(place / "one"), "--check"]) == 0
+    assert "breaks" not in capsys.readouterr().out
+    events = list(runlog.read(place / "one" / "run.jsonl")[1])
+    assert [event.learner for event in events if isinstance(event, LearnerAway)][:1] == ["a"]
+    evaluations = [event for event in events if isinstance(event, EvaluationReported)]
+    (end,) = (event for event in events if isinstance(event, RunFinished))
+    assert evaluations[-1].versions == end.versions
+    assert evaluations[-1].loss < evaluations[0].loss
+
+
+def test_without_a_tape_the_drill_kills_the_last_learner(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where a third of the steps would be done, for ``local.kill_down_s``; ``--no-kill`` kills nobody."""
+    two = ("--steps", "60", "--learners", "2", "--json")
+    assert run(calm(place, "drill", *two, "--set", "local.kill_down_s=1")) == 0
+    summary = msgspec.json.decode(capsys.readouterr().out, type=Summary)
+    (absence,) = summary.accounting.absences
+    assert (absence.learner, absence.gone_ns // 10**9) == ("learner-1", 2)
+    assert run(calm(place, "calm", *two, "--no-kill")) == 0
+    assert msgspec.json.decode(capsys.readouterr().out, type=Summary).accounting.absences == ()
+
+
+# ------------------------------------------------------------------------------------------------- what stops it
+
+
+@pytest.mark.chaos
+def test_what_was_killed_or_interrupted_goes_on_to_the_same_bytes(place: Path) -> None:
+    """SIGKILL loses what was after the last checkpoint, Ctrl-C nothing; neither changes what comes out."""
+    long = ("--steps", "200", "--set", "checkpoint.interval_s=0.1")
+    finished(*arguments(place, "straight", *long))
+    with started(*arguments(place, "cut", *long)) as process:
+        wait_for("; virtual time", process)
+        process.kill()
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+    assert run(["report", str(place / "cut")]) == 0
+    with started("train", "--resume", str(place / "cut"), "--plain") as process:
+        wait_for("; virtual time", process)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+        assert process.returncode == 130, errors
+        assert f"go on with it: unlockstep train --resume {place / 'cut'}" in output
+    assert msgspec.json.decode((place / "cut" / "summary.json").read_bytes(), type=Summary).ending == "interrupted"
+    finished("train", "--resume", str(place / "cut"), "--plain")
+    assert left_in(place / "cut") == left_in(place / "straight")
+
+
+def test_one_that_was_killed_before_its_first_checkpoint_begins_anew(place: Path) -> None:
+    assert run(arguments(place, "run", "--steps", "20")) == 0
+    expected = left_in(place / "run")
+    (place / "run" / "summary.json").unlink()
+    assert run(["train", "--resume", str(place / "run"), "--plain"]) == 0
+    assert left_in(place / "run") == expected
+
+
+@pytest.mark.parametrize(
+    ("action", "said"),
+    [
+        ('{ at_s = 0.5, do = "kill", target = "a" }', "leaves no learner that trains, so the run cannot go on"),
+        ('{ at_s = 0.5, do = "kill", target = "syncer" }', "leaves the syncer dead, so the run cannot go on"),
+        ('{ at_s = 0.5, do = "stop", target = "syncer" }', "leaves the syncer stopped, so the run cannot go on"),
+        ('{ at_s = 0.5, do = "cut", target = "a" }', "leaves no learner that trains, so the run cannot go on"),
+    ],
+)
+def test_a_tape_that_leaves_nobody_is_one_sentence_and_a_failure(
+    action: str, said: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "trouble.toml").write_text(f'name = "end"\nlearners = ["a"]\naction = [{action}]\n')
+    assert run(arguments(place, "run", "--steps", "200")) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and f"error: tape 'end' is over after 0.5 s and {said}" in error
+    summary = msgspec.json.decode((place / "run" / "summary.json").read_bytes(), type=Summary)
+    assert summary.ending == "failed"
+    assert run(["train", "--resume", str(place / "run")]) == 2
+    assert "has finished; there is nothing to go on with" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["--learners", "4"], "--learners is 4 but tape 'trouble' begins with 3; leave it out, or change the tape"),
+        (["--kill"], "--kill is the drill of a run without a tape; put what is to happen on the tape"),
+        (["--tape", "nowhere"], "tape 'nowhere' is neither a file that ends in .toml or .jsonl nor one of calm,"),
+        (["--tape", "none.toml"], "tape none.toml does not exist; check the path"),
+        (["--set", "virtual.step_s=0"], "virtual.step_s is 0.0; it must be above 0 and finite"),
+        (["--set", "virtual.jitter=1.5"], "virtual.jitter is 1.5; it must be from 0 to 1"),
+        (["--set", "virtual.mbit_per_s=-1"], "virtual.mbit_per_s is -1.0; it must be at least 0 and finite"),
+        (["--set", "virtual.enabled=false"], "--tape is played under virtual time; say --virtual too"),
+        (["--resume", "run"], "--resume goes on with the run in run as it was begun; leave out all other settings"),
+        (["--model", "support.tiny_lm:frozen_lm"], "model has no trainable parameter"),
+    ],
+)
+def test_what_cannot_be_run_is_one_sentence_and_leaves_nothing(
+    more: list[str], sentence: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments(place, "run", *more)) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {sentence}") and error.count("\n") == 1
+    assert sorted(path.name for path in place.iterdir()) == ["corpus.txt", "trouble.toml"]
+
+
+def test_a_checkpoint_that_is_damaged_is_one_sentence(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments(place, "run", "--steps", "20")) == 0
+    expected = left_in(place / "run")
+    (place / "run" / "summary.json").unlink()
+    checkpoint.write(place / "run" / "checkpoint", None, {})
+    data = (place / "run" / "checkpoint").read_bytes()
+    (place / "run" / "checkpoint").write_bytes(data[:-1])
+    capsys.readouterr()
+    assert run(["train", "--resume", str(place / "run"), "--plain"]) == 2
+    file = place / "run" / "checkpoint"
+    assert capsys.readouterr().err == f"error: checkpoint {file} is damaged; restore it, or remove it: the run then " \
+        "begins anew\n"  # fmt: skip
+    file.unlink()
+    assert run(["train", "--resume", str(place / "run"), "--plain"]) == 0
+    assert left_in(place / "run") == expected
+
+
+def test_a_run_that_another_process_trains_is_left_alone(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with started(*arguments(place, "run", "--steps", "1000000", "--set", "evaluation.interval_s=1000")) as process:
+        wait_for("; virtual time", process)
+        assert run(["train", "--resume", str(place / "run")]) == 2
+        assert "the run in" in capsys.readouterr().err
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 143 and "go on with it" in output

@@ -35,7 +35,7 @@ class Nobody:
         return None
 
     def note(self, text: str, now_ns: int) -> None:
-        raise AssertionError(text)
+        assert "checkpoint" not in text, text
 
 
 class Gauge:

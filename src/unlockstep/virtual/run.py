@@ -10,6 +10,7 @@ Whatever depends on the wall clock (progress, checkpoints, how often the log is 
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,9 @@ EVALUATOR = "evaluator"
 
 LOOK_NS = NANOSECONDS_PER_SECOND // 4
 """Wall time between two looks: what has happened is written and shown."""
+
+PLAYED_SHOWN_MAX = 3
+"""Of the actions that a tape has played between two looks, so many are told."""
 
 CHECKPOINT_SHARE_MAX = 0.02
 """Of the wall time that checkpoints may take: where one takes long, they are fewer."""
@@ -107,6 +111,7 @@ class VirtualRun:
         self._now_ns = now_ns
         self._config = stage.ring.config
         self._log = RunLogWriter(files.run_log, header, continues=stage.mark, reopens=stage.mark is not None)
+        self._told = self._actions_played()
         self._since_ns = now_ns()
         self._looks_ns = self._since_ns
         self._saves_ns = self._since_ns + self._interval_ns
@@ -188,6 +193,7 @@ class VirtualRun:
 
     def _look(self, wall_ns: int) -> None:
         self._write_log()
+        self._tell_what_was_played(wall_ns)
         self._watcher.show(self._world.core.status(self._world.clock.now_ns()), wall_ns)
         self._looks_ns = self._now_ns() + LOOK_NS
         if self._interval_ns and wall_ns >= self._saves_ns and not self._world.ended:
@@ -196,6 +202,20 @@ class VirtualRun:
             self._save()
             took_ns = self._now_ns() - wall_ns
             self._saves_ns = self._now_ns() + max(self._interval_ns, round(took_ns / CHECKPOINT_SHARE_MAX))
+
+    def _actions_played(self) -> int:
+        """By now, by the tape."""
+        now_ns = self._world.clock.now_ns()
+        return bisect_right(self._ring.tape.actions, now_ns, key=lambda action: action.at_ns) if now_ns else 0
+
+    def _tell_what_was_played(self, wall_ns: int) -> None:
+        before, self._told = self._told, self._actions_played()
+        played = self._ring.tape.actions[before : self._told]
+        for action in played[-PLAYED_SHOWN_MAX:]:
+            what, at_s = type(action).__name__.lower(), action.at_ns / NANOSECONDS_PER_SECOND
+            self._watcher.note(f"the tape at {at_s:g} s: {what} {action.target}", wall_ns)
+        if len(played) > PLAYED_SHOWN_MAX:
+            self._watcher.note(f"... and {len(played) - PLAYED_SHOWN_MAX} actions before", wall_ns)
 
     def _write_log(self) -> None:
         for event in self._world.take_events():

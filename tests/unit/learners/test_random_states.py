@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
 from collections.abc import Iterator
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from unlockstep.learners.backend import State
-from unlockstep.learners.random_states import load_random_state, random_state
+from unlockstep.learners.random_states import OwnGenerators, load_random_state, random_state
 
 
 @pytest.fixture(autouse=True)
@@ -37,3 +38,36 @@ def test_each_draws_again_what_it_has_drawn_since() -> None:
     load_random_state(State(state.tensors, facts))
     assert [draws(), draws()] == expected
     assert draws() not in expected
+
+
+def test_learners_in_one_process_draw_as_if_each_were_alone() -> None:
+    first, second, alone = OwnGenerators(1), OwnGenerators(2), OwnGenerators(1)
+    expected = []
+    for _ in range(3):
+        with alone:
+            expected.append(draws())
+    seen = []
+    for _ in range(3):
+        with second:
+            draws()
+        with first:
+            seen.append(draws())
+    assert seen == expected
+
+
+def test_torch_begins_where_its_seed_would_put_it() -> None:
+    with OwnGenerators(7):
+        drawn = torch.rand(3)
+    torch.manual_seed(7)
+    assert torch.equal(torch.rand(3), drawn)
+
+
+def test_generators_that_were_written_and_read_go_on() -> None:
+    first = OwnGenerators(3)
+    with first:
+        draws()
+    second = pickle.loads(pickle.dumps(first))
+    with first:
+        expected = draws()
+    with second:
+        assert draws() == expected

@@ -14,7 +14,7 @@ import numpy as np
 from unlockstep import config as run_config
 from unlockstep.config import DataSection, RunConfig, RunSection
 from unlockstep.core.chunks import Float32
-from unlockstep.core.status import Status
+from unlockstep.core.status import Score, Status
 from unlockstep.launch.casting import cast
 from unlockstep.launch.local import Outcome
 from unlockstep.learners.toy import ToyBackend
@@ -47,10 +47,10 @@ class Gauge:
     def load(self, values: dict[int, Float32]) -> None:
         self._values.update(values)
 
-    def evaluate(self, values: dict[int, Float32]) -> tuple[float, float]:
+    def evaluate(self, values: dict[int, Float32]) -> tuple[float, float, tuple[Score, ...]]:
         self.load(values)
         mean = float(np.mean(np.concatenate([self._values[fragment] for fragment in sorted(self._values)]) ** 2))
-        return mean, mean / 2
+        return mean, mean / 2, ()
 
     def save(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)

@@ -21,6 +21,7 @@ from unlockstep.core.codec import fragment_codecs
 from unlockstep.core.errors import UsageError
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 from unlockstep.core.messages import Evaluation
+from unlockstep.core.status import Score
 from unlockstep.launch.local import Ending, Outcome, Watcher
 from unlockstep.runlog import Header, Mark, RunLogWriter
 from unlockstep.virtual import checkpoint
@@ -46,8 +47,8 @@ class Examiner(Protocol):
         """The model has these values, float32[n] by fragment."""
         ...
 
-    def evaluate(self, values: dict[int, Float32]) -> tuple[float, float]:
-        """Load them; their validation loss, nats per token and nats per byte."""
+    def evaluate(self, values: dict[int, Float32]) -> tuple[float, float, tuple[Score, ...]]:
+        """Load them; their validation loss, nats per token and nats per byte, and what else the model is asked."""
         ...
 
     def save(self, folder: Path) -> None:
@@ -178,8 +179,8 @@ class VirtualRun:
             return
         self._stage.evaluated = versions
         self._stage.evaluates_ns = now_ns + round(self._config.evaluation.interval_s * NANOSECONDS_PER_SECOND)
-        loss, nats_per_byte = examiner.evaluate(self._values())
-        self._world.tell(Evaluation(EVALUATOR, core.status(now_ns).clock, loss, nats_per_byte, versions))
+        loss, nats_per_byte, scores = examiner.evaluate(self._values())
+        self._world.tell(Evaluation(EVALUATOR, core.status(now_ns).clock, loss, nats_per_byte, versions, scores))
 
     def _values(self) -> dict[int, Float32]:
         """Every fragment as it is published."""

@@ -60,10 +60,6 @@ def train(
     kill: Annotated[
         bool | None, typer.Option("--kill/--no-kill", help="Kill one learner on the way (the default).")
     ] = None,
-    tape: Annotated[
-        str | None,
-        typer.Option(metavar="TAPE", help="Play this event tape on the run's processes: a file, or a tape's name."),
-    ] = None,
     resume: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Go on with the run in this folder, with its settings.")
     ] = None,
@@ -111,7 +107,6 @@ def _begin(
     """A new run; returns the exit code."""
     from unlockstep import config as run_config
     from unlockstep import recipes
-    from unlockstep import tape as tapes
     from unlockstep.cli.run_folder import default_run_folder
 
     base = run_config.load(config_file) if config_file is not None else recipes.recipe(recipe or "quick")
@@ -191,12 +186,9 @@ def _train(config: RunConfig, folder: Path, plain: bool, as_json: bool, tape: Ta
     from unlockstep.cli.output import wide_console
     from unlockstep.cli.run_folder import RUN_LOG_FILE
     from unlockstep.core.errors import UsageError
-    from unlockstep.launch.casting import cast
     from unlockstep.launch.folders import new_run_folder
     from unlockstep.launch.local import Ending
 
-    if tape is not None:
-        config = cast(config, tape)
     console = wide_console(stderr=as_json)
     with new_run_folder(config, folder) as remove:
         outcome = _run(config, folder, console, plain, tape)

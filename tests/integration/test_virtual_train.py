@@ -194,7 +194,6 @@ def test_a_tape_that_leaves_nobody_is_one_sentence_and_a_failure(
         (["--set", "virtual.step_s=0"], "virtual.step_s is 0.0; it must be above 0 and finite"),
         (["--set", "virtual.jitter=1.5"], "virtual.jitter is 1.5; it must be from 0 to 1"),
         (["--set", "virtual.mbit_per_s=-1"], "virtual.mbit_per_s is -1.0; it must be at least 0 and finite"),
-        (["--set", "virtual.enabled=false"], "--tape is played under virtual time; say --virtual too"),
         (["--resume", "run"], "--resume goes on with the run in run as it was begun; leave out all other settings"),
         (["--model", "support.tiny_lm:frozen_lm"], "model has no trainable parameter"),
     ],

@@ -11,11 +11,9 @@ from __future__ import annotations
 import functools
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
-
-import numpy as np
 
 from unlockstep.core.actions import (
     Adopt,
@@ -34,9 +32,10 @@ from unlockstep.core.actions import (
     Upload,
     UploadSeed,
 )
-from unlockstep.core.adoption import Adoption, adopt, anchor_after, kept
+from unlockstep.core.adoption import Adoption, kept
 from unlockstep.core.course import Course
 from unlockstep.core.data_book import Grant
+from unlockstep.core.deeds import Moment
 from unlockstep.core.errors import UsageError
 from unlockstep.core.formats import Codec
 from unlockstep.core.layout import Layout
@@ -58,6 +57,7 @@ from unlockstep.core.messages import (
 )
 from unlockstep.core.options import Participation, ProtocolOptions
 from unlockstep.core.reasons import Recovered
+from unlockstep.holdings import Holdings
 from unlockstep.learners.backend import FloatArray, FragmentStore, InnerState, StepStats
 from unlockstep.learners.state_body import Donated
 
@@ -83,6 +83,10 @@ class Contribution:
     """How often the fragment has been loaded by this process: what rounding took before the last time is void."""
     codec: Codec = Codec.BFLOAT16
     """In which it travels."""
+    steps: int = 0
+    """Inner steps of its process when it handed over."""
+    deed: int = 0
+    """Number of the hand-over among the deeds of its process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,23 +182,15 @@ class LearnerLoop:
     ) -> None:
         self._core = core
         self._inner = inner
-        self._store = store
+        self._holdings = Holdings(core.layout, store, adoption, blend_alpha)
         self._link = link
-        self._adoption = adoption
-        self._blend_alpha = blend_alpha
         self._now_ns = now_ns
         self._reset_optimizer = reset_optimizer
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._queue: deque[LearnerAction] = deque()
-        self._anchors: dict[int, FloatArray] = {}
-        self._loads = [0] * core.layout.fragment_count
-        self._snapshots: dict[int, FloatArray] = {}
         self._unsettled: dict[HandedOver, Contribution] = {}
         """It may have to be handed over once more."""
-        self._scratch_rows = np.empty((2, 0), np.float32)
-        # Where the model stores float32, what is written is what it holds, and an anchor need not be read back.
-        self._exact = [all(slot.tensor.dtype == "float32" for slot in slots) for slots in core.layout.fragments]
         self._boundary_ns: int | None = None
         self._done: Done | None = None
 
@@ -213,9 +209,10 @@ class LearnerLoop:
         course: Course | None = None,
         inner: InnerState | None = None,
         reset_optimizer: Callable[[], None] = lambda: None,
+        about: Mapping[str, str] | None = None,
     ) -> LearnerLoop:
         """A loop around a core of its own, by the run's settings. ``store`` is bound to ``layout``; with ``course`` the
-        learner takes data leases."""
+        learner takes data leases; ``about`` is what the run log should know of the process."""
         core = LearnerCore(
             learner,
             layout,
@@ -224,6 +221,7 @@ class LearnerLoop:
             course=course,
             has_state=inner is not None,
             away_ns_max=protocol.away_ns_max,
+            about=about,
         )
         return cls(
             core,
@@ -375,10 +373,10 @@ class LearnerLoop:
         if self._done is None:
             self.ask_to_leave()
 
-    def note_checkpoint(self) -> None:
-        """The inner optimizer has been loaded from a file, before the first step."""
+    def note_checkpoint(self, of: Moment) -> None:
+        """The inner optimizer has been loaded from a file, before the first step: who has written it, and when."""
         with self._lock:
-            self._core.receive(CheckpointLoaded(), self._now_ns())
+            self._core.receive(CheckpointLoaded(of), self._now_ns())
 
     # ------------------------------------------------------------------------------------- going on elsewhere
 
@@ -389,8 +387,7 @@ class LearnerLoop:
             is_alone = self._done is not None and self._done.is_alone
             if not (self.may_step or is_alone):
                 return None
-            anchors = tuple(self._anchors[fragment] for fragment in range(self._core.layout.fragment_count))
-            return LoopState(self._core.record(), anchors)
+            return LoopState(self._core.record(), self._holdings.anchors)
 
     def resume(self, state: LoopState) -> None:
         """Go on where the loop stopped of which ``state`` was taken; the store holds that loop's model. Before the link
@@ -402,10 +399,7 @@ class LearnerLoop:
         """
         with self._lock:
             self._core.resume(state.record)
-            self._anchors = dict(enumerate(state.anchors))
-            for fragment, known in enumerate(state.record.fragments):
-                if known.has_snapshot:
-                    self._snapshots[fragment] = self._store.read_fragment(fragment)
+            self._holdings.resume(state.anchors, [known.has_snapshot for known in state.record.fragments])
 
     # ------------------------------------------------------------------------------------- carrying out
 
@@ -431,7 +425,7 @@ class LearnerLoop:
             case Fetch(notice):
                 self._link.fetch(notice)
             case TakeSnapshot(fragment):
-                self._snapshots[fragment] = self._store.read_fragment(fragment, self._snapshots.get(fragment))
+                self._holdings.copy(fragment)
             case Upload():
                 self._upload(action)
             case Resend(handed_over, incarnation):
@@ -442,11 +436,10 @@ class LearnerLoop:
             case Adopt():
                 self._adopt(action)
             case UploadSeed(fragment):
-                values = self._store.read_fragment(fragment)
-                if (unfit := self._not_finite(fragment, values)) is not None:
+                values = self._holdings.seed(fragment)
+                if (unfit := self._holdings.not_finite(fragment, values)) is not None:
                     self._fail(f"tensor {unfit} of the model is not finite; mend it, or keep it out of the run")
                     return
-                self._anchors[fragment] = values
                 core = self._core
                 self._link.upload_seed(core.run_id, core.learner, core.incarnation, fragment, values)
             case TakeState():
@@ -464,13 +457,6 @@ class LearnerLoop:
                 self._done = action
                 self._unsettled.clear()
 
-    def _not_finite(self, fragment: int, values: FloatArray) -> str | None:
-        """Name of the first tensor with a NaN or an infinity in it."""
-        for slot in self._core.layout.fragments[fragment]:
-            if not np.isfinite(values[slot.offset : slot.stop]).all():
-                return slot.tensor.name
-        return None
-
     def _fail(self, reason: str) -> None:
         self._queue.clear()
         self._tell_core(HostFailed(reason))
@@ -483,10 +469,10 @@ class LearnerLoop:
     def _take_state(self, action: TakeState) -> None:
         """Copy everything as it is at this boundary. What is not finite is given to nobody."""
         assert self._inner is not None, "who has no state is not asked for it"
-        fragments = [self._store.read_fragment(fragment) for fragment in range(self._core.layout.fragment_count)]
-        is_sound = all(self._not_finite(fragment, values) is None for fragment, values in enumerate(fragments))
+        fragments = self._holdings.values()
+        is_sound = all(self._holdings.not_finite(fragment, values) is None for fragment, values in enumerate(fragments))
         try:
-            donated = Donated(action.notices, action.clock, tuple(fragments), self._inner.inner_state())
+            donated = Donated(action.notices, action.clock, fragments, self._inner.inner_state(), action.of)
         except UsageError:
             is_sound = False
         if not is_sound:
@@ -500,27 +486,19 @@ class LearnerLoop:
         donated = self._link.take_state(action.payload)
         assert self._inner is not None, "who has no state asks for none"
         for fragment in action.fragments:
-            if (unfit := self._not_finite(fragment, donated.fragments[fragment])) is not None:
+            if (unfit := self._holdings.not_finite(fragment, donated.fragments[fragment])) is not None:
                 return StateUnfit(f"its tensor {unfit} is not finite")
         try:
             self._inner.load_inner_state(donated.inner)
         except UsageError as error:
             return StateUnfit(str(error))
         for fragment in action.fragments:
-            self._loads[fragment] += 1
             # A copy: as long as somebody holds a part of the state, all of it stays in memory.
-            self._write_anchor(fragment, donated.fragments[fragment].copy())
+            self._holdings.load(fragment, donated.fragments[fragment].copy())
         return StateLoaded()
 
-    def _write_anchor(self, fragment: int, values: FloatArray) -> None:
-        """The model holds just this value, and progress begins here."""
-        self._store.write_fragment(fragment, values)
-        self._anchors[fragment] = values if self._exact[fragment] else self._store.read_fragment(fragment)
-
     def _upload(self, upload: Upload) -> None:
-        """The snapshot becomes the anchor: from here on only what comes after it is new."""
-        local = self._snapshots.pop(upload.fragment)
-        anchor, self._anchors[upload.fragment] = self._anchors[upload.fragment], local
+        handed_out = self._holdings.hand_over(upload.fragment)
         contribution = Contribution(
             run_id=self._core.run_id,
             learner=self._core.learner,
@@ -531,38 +509,21 @@ class LearnerLoop:
             c_steps=upload.c_steps,
             c_tokens=upload.c_tokens,
             tokens=upload.tokens,
-            anchor=anchor,
-            local=local,
+            anchor=handed_out.anchor,
+            local=handed_out.local,
             position=upload.position,
             samples=upload.samples,
-            loads=self._loads[upload.fragment],
+            loads=handed_out.loads,
             codec=upload.codec,
+            steps=upload.steps,
+            deed=upload.deed,
         )
         self._unsettled[HandedOver(upload.round, upload.fragment, upload.tokens)] = contribution
         self._link.upload(contribution)
 
     def _adopt(self, action: Adopt) -> None:
-        """Write the new value, and note what the next outer gradient is measured from."""
-        fragment, mode, alpha = action.fragment, self._adoption, self._blend_alpha
         new = self._link.take(action.payload)
-        self._snapshots.pop(fragment, None)
-        self._loads[fragment] += action.load
-        if action.load or mode is Adoption.OVERWRITE:
-            self._write_anchor(fragment, new)
-            return
-        local, progress = self._scratch(new.size)
-        self._store.read_fragment(fragment, local)
-        np.subtract(local, self._anchors[fragment], out=progress)
-        adopted = adopt(mode, new, local, progress, alpha, out=local)
-        self._store.write_fragment(fragment, adopted)
-        if mode is Adoption.CARRY and self._exact[fragment]:
-            self._anchors[fragment] = new
+        if action.load:
+            self._holdings.load(action.fragment, new)
         else:
-            held = self._store.read_fragment(fragment)
-            self._anchors[fragment] = anchor_after(mode, held, progress, alpha)
-
-    def _scratch(self, size: int) -> tuple[FloatArray, FloatArray]:
-        """Two arrays to work in, kept from one adoption to the next."""
-        if self._scratch_rows.shape[1] < size:
-            self._scratch_rows = np.empty((2, size), np.float32)
-        return self._scratch_rows[0, :size], self._scratch_rows[1, :size]
+            self._holdings.adopt(action.fragment, new)

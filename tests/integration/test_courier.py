@@ -26,6 +26,7 @@ from support.body_server import BodyServer, body_server
 from support.live_run import WAIT_S, live_syncer, small_config, train
 from unlockstep.checkers import check
 from unlockstep.core.codec import FragmentCodec, body_digest
+from unlockstep.core.deeds import Moment
 from unlockstep.core.errors import RemoteProtocolError
 from unlockstep.core.events import FragmentCommitted, RunFinished
 from unlockstep.core.formats import Codec
@@ -77,7 +78,7 @@ def offer(server: BodyServer, fragment: int, version: int, of: np.ndarray) -> Ve
 def a_state(layout: Layout = site.LAYOUT) -> Donated:
     notices = tuple(VersionNotice(fragment, 3, "00" * 32) for fragment in range(layout.fragment_count))
     moments = {"exp_avg": TensorBits("float32", (100,), np.arange(400, dtype=np.uint8))}
-    return Donated(notices, 9, (site.values(0), site.values(1)), State(moments, {"step": 4}))
+    return Donated(notices, 9, (site.values(0), site.values(1)), State(moments, {"step": 4}), Moment("donor", 1, 9, 4))
 
 
 # ------------------------------------------------------------------------------------------- what is carried

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from support.core_builders import join
 from support.syncer_stage import SyncerStage, running
 from unlockstep.checkers import check
+from unlockstep.core.deeds import AdoptionNotice
 from unlockstep.core.errors import RemoteProtocolError
 from unlockstep.core.messages import (
-    AdoptionNotice,
     Heartbeat,
     LearnerMessage,
     Leave,
@@ -34,6 +34,8 @@ INTEGERS = st.integers(-(2**63), 2**64 - 1)
 
 def values(kind: Any) -> st.SearchStrategy[Any]:
     """Anything of this type, as the decoder would let it pass."""
+    if typing.get_origin(kind) is dict:
+        return st.dictionaries(*(values(each) for each in typing.get_args(kind)), max_size=3)
     if typing.get_origin(kind) is tuple:
         return st.lists(values(typing.get_args(kind)[0]), max_size=3).map(tuple)
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
@@ -109,7 +111,7 @@ nonsense = st.one_of(
         c_steps=pairs,
         c_tokens=pairs,
         overwritten=pairs,
-        adopted=st.lists(st.builds(AdoptionNotice, small, small, st.just("00"), counts), max_size=2).map(tuple),
+        deeds=st.lists(st.builds(AdoptionNotice, small, small, st.just("00"), counts), max_size=2).map(tuple),
         undelivered=st.lists(st.builds(Undelivered, small, small, counts), max_size=2).map(tuple),
         last=st.booleans(),
     ),

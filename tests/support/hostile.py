@@ -23,6 +23,7 @@ from support.stores import Leader, small_layout
 from unlockstep import config as run_config
 from unlockstep.config import RunConfig
 from unlockstep.core.codec import Codec, FragmentCodec
+from unlockstep.core.deeds import Moment
 from unlockstep.core.errors import ConfigError, RemoteProtocolError, UsageError
 from unlockstep.core.messages import (
     Evaluation,
@@ -124,7 +125,7 @@ def states() -> list[bytes]:
     fragments = tuple(np.ones(LAYOUT.fragment_size(p), np.float32) for p in range(2))
     notices = tuple(VersionNotice(p, 1, "00" * 32) for p in range(2))
     inner = State({"exp_avg": TensorBits("float32", (2,), np.zeros(8, np.uint8))}, {"step": 3})
-    return [bytes(encode_state(Donated(notices, 7, fragments, inner), LAYOUT))]
+    return [bytes(encode_state(Donated(notices, 7, fragments, inner, Moment("donor", 1, 9, 4)), LAYOUT))]
 
 
 def read_settings(data: bytes) -> None:

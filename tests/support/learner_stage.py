@@ -20,6 +20,7 @@ from unlockstep.core.actions import (
     UploadSeed,
 )
 from unlockstep.core.adoption import Adoption
+from unlockstep.core.deeds import AdoptionNotice
 from unlockstep.core.learner import LearnerState
 from unlockstep.core.messages import (
     Connected,
@@ -37,6 +38,11 @@ from unlockstep.core.messages import (
 from unlockstep.core.options import ProtocolOptions
 
 Kind = TypeVar("Kind")
+
+
+def adoptions(progress: Progress) -> list[AdoptionNotice]:
+    """What a report says of adoptions."""
+    return [deed for deed in progress.deeds if isinstance(deed, AdoptionNotice)]
 
 
 class LearnerStage:
@@ -94,13 +100,26 @@ class LearnerStage:
             life: of the syncer.
             wanted: what it has not.
             kept: the version of every fragment that this life has begun with; None: it has begun the run.
+
+        It has heard of all deeds that were ever said.
         """
+        heard = max((deed.number for progress in self.said(Progress) for deed in progress.deeds), default=0)
         fragments = range(self.options.fragments)
         versions = tuple(notice(fragment, version) for fragment in fragments) if version >= 0 else ()
         kept_versions = () if kept is None else (kept,) * len(fragments)
         return self.tell(
             Welcome(
-                incarnation, clock, LEASE_NS, versions, seed, steps_before, "id", life, tuple(wanted), kept_versions
+                incarnation,
+                clock,
+                LEASE_NS,
+                versions,
+                seed,
+                steps_before,
+                "id",
+                life,
+                tuple(wanted),
+                kept_versions,
+                deeds=heard,
             )
         )
 

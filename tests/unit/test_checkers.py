@@ -30,6 +30,7 @@ from support.logs import (
 from unlockstep.checkers import LIVENESS, RULES, SAFETY, Checkers, check, imbalances
 from unlockstep.checkers.rule import KEPT_MAX
 from unlockstep.core.data_book import Grant
+from unlockstep.core.deeds import Source
 from unlockstep.core.events import (
     ContributionAccepted,
     ContributionRefused,
@@ -478,9 +479,11 @@ def test_everybody_has_a_whole_lease_to_come_back() -> None:
 
 
 def test_who_had_adopted_what_is_lost_may_load_everything_once_more_and_once_only() -> None:
-    again = anew(back(490, "a"), adopted(500, "a"))
+    loaded = [msgspec.structs.replace(adopted(at, "a"), source=Source.LOADED) for at in (500, 501)]
+    again = anew(back(490, "a"), loaded[0])
     assert check(again, OPTIONS) == []
-    assert broken([*again, adopted(501, "a")]) == {"adoption"}
+    assert broken([*again, loaded[1]]) == {"adoption"}
+    assert broken(anew(back(490, "a"), adopted(500, "a"))) == {"adoption"}
 
 
 # ----------------------------------------------------------------------------------------------- the ledger by itself

@@ -6,10 +6,11 @@ The rules that ask for progress are in ``liveness``, the rules of the books in `
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
 
 from unlockstep.checkers.rule import Checker, Reactions
+from unlockstep.core.deeds import Source
 from unlockstep.core.events import (
     ContributionAccepted,
     DataCollecting,
@@ -516,7 +517,8 @@ class Adoption(Checker):
         """(fragment, version) -> the syncer's clock at the commit, at least, of the newest ones."""
         self._clock: dict[str, int] = {}
         """Learner -> what its clock must have reached."""
-        self._may_load_again: set[tuple[str, int]] = set()
+        self._may_load_again: Counter[tuple[str, int]] = Counter()
+        """(learner, fragment) -> how often it may load the version that it has, once for each return of the run."""
 
     def roll_back(self, event: LossSpiked | RolledBack) -> None:
         """The same of a learner that had adopted what is void."""
@@ -527,8 +529,8 @@ class Adoption(Checker):
         self._let_all_load_again()
 
     def _let_all_load_again(self) -> None:
-        names = self.history.learners
-        self._may_load_again = {(name, fragment) for name in names for fragment in range(self.options.fragments)}
+        fragments = range(self.options.fragments)
+        self._may_load_again.update((name, fragment) for name in self.history.learners for fragment in fragments)
 
     def before(self) -> Reactions:
         return {
@@ -573,8 +575,8 @@ class Adoption(Checker):
             )
         key = event.learner, fragment
         before = self._newest.get(key, -1)
-        if version == before and key in self._may_load_again:
-            self._may_load_again.discard(key)
+        if version == before and event.source is Source.LOADED and self._may_load_again[key] > 0:
+            self._may_load_again[key] -= 1
         elif version <= before:
             self.find(f"{event.learner} adopts version {version} of fragment {fragment} after version {before}")
         self._newest[key] = version

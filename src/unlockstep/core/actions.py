@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from unlockstep.core.deeds import Moment
 from unlockstep.core.formats import Codec
 from unlockstep.core.messages import (
     Finish,
@@ -144,6 +145,10 @@ class Upload(_Action, frozen=True):
     samples: int = 0
     codec: Codec = Codec.BFLOAT16
     """In which it travels."""
+    steps: int = 0
+    """Inner steps this process has taken so far."""
+    deed: int = 0
+    """Number of the hand-over among what it has done."""
 
 
 class UploadSeed(_Action, frozen=True):
@@ -173,6 +178,8 @@ class TakeState(_Action, frozen=True):
     notices: tuple[VersionNotice, ...]
     """By fragment, the version adopted last."""
     clock: int
+    of: Moment
+    """Who copies it, and when."""
 
 
 class FetchState(_Action, frozen=True):

@@ -53,6 +53,8 @@ class Course:
         """What is left of what it holds, in order."""
         self.is_exhausted = False
         """There is nothing to be granted at present: a last step may be short."""
+        self.taken: tuple[Grant, ...] = ()
+        """In the step that is under way."""
 
     def state(self) -> CourseState:
         """Where it is."""
@@ -114,6 +116,7 @@ class Course:
         parts = self.ahead(count)
         if not parts:
             raise LocalProtocolError("a batch was taken of a learner that holds no data")
+        self.taken += parts
         self.position = parts[-1].end
         self.samples += size(parts)
         self.grants = beyond(self.grants, self.position)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from unlockstep.core.data_book import DataStatus, Grant
+from unlockstep.core.deeds import Deed, Source
 from unlockstep.core.formats import Codec
 from unlockstep.core.reasons import DepartureReason, JoinRefusal, Recovered, RefusalReason, WindowReason
 from unlockstep.core.status import LedgerStatus, Score
@@ -34,6 +35,8 @@ class RunSeeded(_Event, frozen=True):
     """Every fragment has its version 0."""
 
     learner: str
+    run_id: str = ""
+    """Tells the run from any other of the same name; stochastic rounding draws from it, too."""
 
 
 class LearnerJoined(_Event, frozen=True):
@@ -44,6 +47,8 @@ class LearnerJoined(_Event, frozen=True):
     position: int = 0
     """How far it has come along its course meanwhile."""
     samples: int = 0
+    about: dict[str, str] = {}
+    """What a new process says of itself: with what it trains, on which share of the data."""
 
 
 class JoinWasRefused(_Event, frozen=True):
@@ -208,6 +213,12 @@ class ContributionAccepted(_Event, frozen=True):
     """How far its process was along its course when it handed over: up to there its data is reached, once this is
     merged."""
     samples: int = 0
+    steps: int = 0
+    """Inner steps of its process when it handed over."""
+    deed: int = 0
+    """Number of the hand-over among the deeds of its process."""
+    codec: Codec = Codec.BFLOAT16
+    """In which it has travelled."""
 
 
 class ContributionRefused(_Event, frozen=True):
@@ -255,6 +266,16 @@ class RoundEmpty(_Event, frozen=True):
     fragment: int
 
 
+class Merged(msgspec.Struct, frozen=True, array_like=True):
+    """A contribution that a commit is made of: its process (the first incarnation), the round it was made for, and the
+    tokens its process had trained when it handed over."""
+
+    learner: str
+    process: int
+    round: int
+    tokens: int
+
+
 class FragmentCommitted(_Event, frozen=True):
     round: int
     fragment: int
@@ -265,6 +286,8 @@ class FragmentCommitted(_Event, frozen=True):
     tokens: int
     commit_ns: int
     """From the close of the round to the version being durable."""
+    merged: tuple[Merged, ...] = ()
+    """In ascending learner; those of one learner in the order in which they are added up."""
 
 
 class FragmentAdopted(_Event, frozen=True):
@@ -273,6 +296,21 @@ class FragmentAdopted(_Event, frozen=True):
     fragment: int
     version: int
     digest: str
+    source: Source = Source.ADOPTED
+    clock: int = 0
+    """Of its process, since."""
+    steps: int = 0
+    """Inner steps its process had taken."""
+    deed: int = 0
+    """Number among the deeds of its process."""
+
+
+class LearnerDid(_Event, frozen=True):
+    """What else a process has done with its arrays."""
+
+    learner: str
+    incarnation: int
+    deed: Deed
 
 
 class TokensOverwritten(_Event, frozen=True):
@@ -313,6 +351,8 @@ class RolledBack(_Event, frozen=True):
     digests: tuple[str, ...]
     loss: float
     level: float
+    of: tuple[int, ...] = ()
+    """What these versions are once more."""
 
 
 class RunFinishing(_Event, frozen=True):
@@ -361,6 +401,7 @@ Event = (
     | RoundEmpty
     | FragmentCommitted
     | FragmentAdopted
+    | LearnerDid
     | TokensOverwritten
     | EvaluationReported
     | LossSpiked

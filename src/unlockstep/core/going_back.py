@@ -80,13 +80,14 @@ class GoingBack:
         spike = self._spike
         if spike is None:
             raise LocalProtocolError(f"record {back.record} was not asked for")
+        held = self._losses.versions_of(back.record)
         self._losses.went_back(back.record)
         if not back.notices:
             self._ask(spike, now_ns)
             return
         self._spike = None
         versions, digests = zip(*((notice.version, notice.digest) for notice in back.notices), strict=True)
-        self._outbox.log(RolledBack(now_ns, back.record, versions, digests, spike.loss, spike.level))
+        self._outbox.log(RolledBack(now_ns, back.record, versions, digests, spike.loss, spike.level, held))
         self._tally.rollbacks += 1
         self._rounds.begin_anew(back.notices, now_ns)
         self._outbox.save()

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from unlockstep.core.actions import Forget, LearnerAction, TakeSnapshot, Upload
+from unlockstep.core.deeds import Deed, HandOverNotice
 from unlockstep.core.learner_states import FragmentState
 from unlockstep.core.messages import HandedOver, Pull, Undelivered, UploadFailed
 
@@ -23,9 +24,14 @@ class Contributor(Protocol):
     """What this part needs of its learner (``learner.LearnerCore``)."""
 
     incarnation: int
+    steps: int
     tokens: int
     position: int
     samples: int
+
+    def note(self, deed: Deed) -> int:
+        """To be reported with the next progress; returns its number."""
+        ...
 
     def act(self, action: LearnerAction) -> None:
         """Have the host do it."""
@@ -94,6 +100,7 @@ class HandOvers:
 
     def _hand_over(self, pull: Pull) -> None:
         fragment, learner = self._fragments[pull.fragment], self._learner
+        deed = learner.note(HandOverNotice(pull.round, pull.fragment, learner.tokens, pull.codec))
         learner.act(
             Upload(
                 round=pull.round,
@@ -106,6 +113,8 @@ class HandOvers:
                 position=learner.position,
                 samples=learner.samples,
                 codec=pull.codec,
+                steps=learner.steps,
+                deed=deed,
             )
         )
         self._kept[HandedOver(pull.round, pull.fragment, learner.tokens)] = fragment.c_tokens

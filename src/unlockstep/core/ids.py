@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 LEARNER_NAME_LENGTH_MAX = 64
 _LEARNER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")

@@ -11,7 +11,7 @@ What happens at a step boundary, in this order:
 
 1. counters: every fragment has one step and this step's tokens more that were not handed over yet;
 2. pulls that had to wait for a complete step are answered;
-3. versions that have arrived are adopted (see ``_may_adopt``);
+3. versions that have arrived are adopted (see ``adoptions``);
 4. the syncer is told (``Progress``: clock, counters, adoptions, in one message);
 5. the fragments due next are copied to the host, so that a pull in the middle of the coming step is answered at once.
 
@@ -28,11 +28,10 @@ that, the contribution is handed over once more to the next life of it; if this 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from unlockstep.core.actions import (
-    Adopt,
     Done,
     LearnerAction,
     Resend,
@@ -40,7 +39,10 @@ from unlockstep.core.actions import (
     Send,
     UploadSeed,
 )
+from unlockstep.core.adoptions import Adoptions, Kept
 from unlockstep.core.course import BEGINNING, Course
+from unlockstep.core.deeds import Began, DataTaken, Deed, Moment
+from unlockstep.core.diary import Diary
 from unlockstep.core.errors import LocalProtocolError
 from unlockstep.core.hand_overs import HandOvers
 from unlockstep.core.ids import NEVER_NS, PROTOCOL_VERSION, seconds
@@ -48,7 +50,6 @@ from unlockstep.core.layout import Layout
 from unlockstep.core.learner_record import FragmentRecord, LearnerRecord
 from unlockstep.core.learner_states import MOVES, FragmentState, LearnerMove, LearnerState
 from unlockstep.core.messages import (
-    AdoptionNotice,
     Connected,
     Disconnected,
     Farewell,
@@ -84,9 +85,6 @@ from unlockstep.core.versions import Versions
 
 HEARTBEATS_PER_LEASE = 3
 
-Kept = Callable[[int, int], tuple[int, int]]
-"""(c_steps, c_tokens) not handed over -> those that survive an adoption (``adoption.kept``)."""
-
 
 class LearnerCore:
     """One start of one learner.
@@ -95,11 +93,12 @@ class LearnerCore:
         learner: its name, unique in the run.
         layout: how its model is cut.
         waits_for_pull: under ``latest`` with ``overwrite`` or ``blend``, progress is handed over before a newer version
-            overwrites it, see ``_may_adopt``.
+            overwrites it, see ``adoptions``.
         kept: which counts survive an adoption.
         has_state: the host can copy and load what the learner trains with: a new process asks for that of another one.
         away_ns_max: how long it goes on without a syncer.
         course: what it holds of the corpus, if it takes data leases.
+        about: what the run log should know of the process.
     """
 
     def __init__(
@@ -112,6 +111,7 @@ class LearnerCore:
         has_state: bool = False,
         away_ns_max: int = NEVER_NS,
         course: Course | None = None,
+        about: Mapping[str, str] | None = None,
     ) -> None:
         self.learner = learner
         self.incarnation = 0
@@ -128,12 +128,15 @@ class LearnerCore:
         self.course = course
         self.position = self.samples = 0
         """Of the course, as of the last step boundary."""
-        self._waits_for_pull = waits_for_pull
-        self._kept = kept
+        self._adoptions = Adoptions(self, waits_for_pull, kept)
         self._state = LearnerState.JOINING
         self._welcomed = False
         self._fragments = [FragmentState() for _ in range(layout.fragment_count)]
-        self._adopted: list[AdoptionNotice] = []
+        self._about = dict(about or {})
+        self._diary = Diary()
+        self._began_after = (0, 0)
+        """Incarnation and steps of the process that this program was before, 0 and 0 for none."""
+        self._has_begun = False
         self._hand_overs = HandOvers(self, self._fragments)
         self._unsettled_said = 0
         """How many contributions were not settled when it reported last."""
@@ -262,13 +265,14 @@ class LearnerCore:
             steps_before=self.steps_before,
             next_round=self._hand_overs.next_round,
             pulls_in_step=self._hand_overs.pulls_in_step,
-            adopted=tuple(self._adopted),
             undelivered=self._hand_overs.remaining(),
             fragments=tuple(
                 FragmentRecord(f.version, f.c_steps, f.c_tokens, f.overwritten, f.is_shared, f.has_snapshot)
                 for f in self._fragments
             ),
             course=None if self.course is None else self.course.state(),
+            deeds=self._diary.remaining(),
+            deeds_count=self._diary.count,
         )
 
     def resume(self, record: LearnerRecord) -> None:
@@ -278,7 +282,7 @@ class LearnerCore:
         self.incarnation, self.run_id, self.life = record.incarnation, record.run_id, record.life
         self.clock, self.steps, self.tokens = record.clock, record.steps, record.tokens
         self.steps_before = record.steps_before
-        self._adopted = list(record.adopted)
+        self._diary.resume(record.deeds_count, record.deeds)
         self._hand_overs.resume(record.undelivered, record.next_round, record.pulls_in_step)
         if self.course is not None and record.course is not None:
             self.course.resume(record.course)
@@ -312,6 +316,7 @@ class LearnerCore:
             self.position,
             self.samples,
             self.life,
+            self._about,
         )
         self._actions.append(Send(join))
 
@@ -338,6 +343,7 @@ class LearnerCore:
         self._alone_since_ns = None
         self._sent_ns = now_ns
         self._hold(welcome)
+        self._diary.heard(welcome.deeds)
         if not welcome.seed:
             if self._state is LearnerState.SEEDING:
                 self._take_back_seed()
@@ -378,7 +384,7 @@ class LearnerCore:
         if self._state is LearnerState.FINISHING:
             self._move(LearnerMove.GO_ON)
         self._versions.meet_new_life(welcome.versions_kept)
-        self._adopted = [each for each in self._adopted if each.version <= welcome.versions_kept[each.fragment]]
+        self._diary.lose(welcome.versions_kept)
 
     def _on_granted(self, granted: Granted, now_ns: int) -> None:
         self._hold(granted)
@@ -464,7 +470,9 @@ class LearnerCore:
         if self.course is not None:
             self.course.resume(BEGINNING)
         self.position = self.samples = self._unsettled_said = 0
-        self._adopted, self._alone_since_ns = [], None
+        was, steps = (self.incarnation, 0) if self._has_begun else self._began_after
+        self._began_after, self._has_begun = (was, steps + self.steps), False
+        self._diary, self._alone_since_ns = Diary(), None
         self.incarnation = self.life = self.steps = self.tokens = 0
         self.run_id, self._refusal = "", None
         self._finish_asked = False
@@ -505,36 +513,11 @@ class LearnerCore:
         if self._state is not LearnerState.LOADING or any(self._fragments[index].arrived is None for index in rest):
             return
         for index in rest:
-            self._adopt(index, load=True)
+            self._adoptions.adopt(index, self._fragments[index], load=True)
         if self.steps == 0:
             self.recovery.begin_without()
         self._move(LearnerMove.LOADED)
         self._report(now_ns, step_ns=0, loss=float("nan"))
-
-    def _may_adopt(self, fragment: FragmentState) -> bool:
-        """Whether the version that has arrived may be written now.
-
-        ``carry`` keeps local progress, so always. ``overwrite`` and ``blend`` discard it: then progress that was never
-        handed over is handed over first. (A learner many times slower than the others would otherwise lose every step
-        of its to the next version before any round could ask for it. It is asked within H steps of the syncer.)
-        """
-        if fragment.arrived is None:
-            return False
-        return fragment.is_shared or fragment.c_steps == 0 or not self._waits_for_pull
-
-    def _adopt(self, index: int, load: bool) -> None:
-        fragment = self._fragments[index]
-        arrived = fragment.arrived
-        assert arrived is not None, "only what has arrived is adopted"
-        steps, tokens = (0, 0) if load else self._kept(fragment.c_steps, fragment.c_tokens)
-        fragment.overwritten += fragment.c_tokens - tokens
-        fragment.c_steps, fragment.c_tokens = steps, tokens
-        fragment.version, fragment.life, fragment.arrived = arrived.version, self.life, None
-        fragment.digest = arrived.digest
-        fragment.is_shared = fragment.has_snapshot = False
-        self.clock = max(self.clock, fragment.arrived_clock)
-        self._actions.append(Adopt(index, arrived.version, arrived.payload, load))
-        self._adopted.append(AdoptionNotice(index, arrived.version, arrived.digest, fragment.fetch_ns))
 
     # --------------------------------------------------------------------------------------------- a step boundary
 
@@ -542,8 +525,12 @@ class LearnerCore:
         if self._state is not LearnerState.TRAINING:
             raise LocalProtocolError(f"an inner step was reported while the learner is {self._state.value}")
         if self._must_begin_anew:
+            self.steps += 1  # For nothing.
             self._begin_anew(now_ns)
             return
+        if self.steps == 0:
+            self.note(Began(self.clock, self.steps_before, *self._began_after))
+            self._has_begun = True
         self.clock += 1
         self.steps += 1
         self.tokens += step.tokens
@@ -552,12 +539,19 @@ class LearnerCore:
             fragment.c_tokens += step.tokens
             fragment.has_snapshot = False
         if self.course is not None:
-            self.position, self.samples = self.course.position, self.course.samples
+            self._count_data(self.course)
         self._use_boundary(now_ns)
         self._report(now_ns, step.step_ns, step.loss)
         if self._state is LearnerState.TRAINING:
             self._hand_overs.copy_ahead()
         self.recovery.give(now_ns)
+
+    def _count_data(self, course: Course) -> None:
+        full = course.step_sequences
+        if (course.position - self.position, course.samples - self.samples) != (full, full):
+            self.note(DataTaken(course.taken))
+        course.taken = ()
+        self.position, self.samples = course.position, course.samples
 
     def _use_boundary(self, now_ns: int) -> None:
         """No step is in progress: hand over, adopt, end."""
@@ -565,8 +559,8 @@ class LearnerCore:
         if self._versions.must_reload:
             self._reload(now_ns)
         for index, fragment in enumerate(self._fragments):
-            if self._state is LearnerState.TRAINING and self._may_adopt(fragment):
-                self._adopt(index, load=self.steps == 0)
+            if self._state is LearnerState.TRAINING and self._adoptions.is_due(fragment):
+                self._adoptions.adopt(index, fragment, load=self.steps == 0)
         if self._finish_asked and self._state is LearnerState.TRAINING:
             self._move(LearnerMove.FINISH)
 
@@ -576,7 +570,7 @@ class LearnerCore:
             self._begin_anew(now_ns)
             return
         self._use_boundary(now_ns)
-        is_news = self._adopted or len(self._hand_overs.unsettled) != self._unsettled_said
+        is_news = self._diary.has_news or len(self._hand_overs.unsettled) != self._unsettled_said
         if is_news or self._state is LearnerState.FINISHING:
             self._report(now_ns, step_ns=0, loss=float("nan"))
         self.recovery.give(now_ns)
@@ -595,7 +589,7 @@ class LearnerCore:
             c_steps=tuple(fragment.c_steps for fragment in self._fragments),
             c_tokens=tuple(fragment.c_tokens for fragment in self._fragments),
             overwritten=tuple(fragment.overwritten for fragment in self._fragments),
-            adopted=tuple(self._adopted),
+            deeds=self._diary.say(),
             undelivered=self._hand_overs.declare(),
             last=self._state is LearnerState.FINISHING,
             position=self.position,
@@ -604,7 +598,6 @@ class LearnerCore:
             recovered=self.recovery.way,
         )
         self._unsettled_said = len(self._hand_overs.unsettled)
-        self._adopted.clear()
         self._send(progress, now_ns)
 
     # --------------------------------------------------------------------------------------------- handing over
@@ -692,5 +685,9 @@ class LearnerCore:
     def act(self, action: LearnerAction) -> None:
         self._actions.append(action)
 
-    def note_adoption(self, notice: AdoptionNotice) -> None:
-        self._adopted.append(notice)
+    def note(self, deed: Deed) -> int:
+        return self._diary.note(deed, self.steps)
+
+    @property
+    def moment(self) -> Moment:
+        return Moment(self.learner, self.incarnation, self.steps, self._diary.count)

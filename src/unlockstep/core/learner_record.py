@@ -9,7 +9,8 @@ from __future__ import annotations
 import msgspec
 
 from unlockstep.core.course import CourseState
-from unlockstep.core.messages import AdoptionNotice, Undelivered
+from unlockstep.core.deeds import Deed
+from unlockstep.core.messages import Undelivered
 
 
 class FragmentRecord(msgspec.Struct, frozen=True):
@@ -45,10 +46,12 @@ class LearnerRecord(msgspec.Struct, frozen=True):
     """Inner steps of earlier processes under this name."""
     next_round: int
     pulls_in_step: int
-    adopted: tuple[AdoptionNotice, ...]
-    """Adoptions not reported yet."""
     undelivered: tuple[Undelivered, ...]
     """Contributions that could not be delivered, to be declared (again)."""
     fragments: tuple[FragmentRecord, ...]
     course: CourseState | None = None
     """What it holds of the corpus, if it takes data leases."""
+    deeds: tuple[Deed, ...] = ()
+    """Of what it has done, what the syncer may not have heard."""
+    deeds_count: int = 0
+    """All that it has done."""

@@ -79,6 +79,10 @@ class LossWatch:
                 return each.record
         return self._good[0].record
 
+    def versions_of(self, record: int) -> tuple[int, ...]:
+        """What a record holds that can be gone back to."""
+        return next((each.record_versions for each in self._good if each.record == record), ())
+
     def went_back(self, record: int) -> None:
         """It was gone back to, or cannot be: if the loss stays where it is, an earlier one is next."""
         while self._good and self._good[-1].record >= record:

@@ -109,6 +109,8 @@ class Member:
         self._overwritten = [0] * fragment_count
         self._handed_over = [-1] * fragment_count
         """Tokens this process had trained at its newest hand-over that has arrived; -1 before the first."""
+        self.deeds = 0
+        """Number of the last deed of this process that was heard of."""
         self.last = False
         self.unsettled = 0
         """Contributions that it has handed over, and had not heard of when it reported last."""
@@ -152,6 +154,7 @@ class Member:
         self._handed_over = [-1] * len(self._handed_over)
         self.c_steps = self.c_tokens = (0,) * len(self.c_steps)
         self.last = False
+        self.deeds = 0
 
     def come_back(self, now_ns: int) -> None:
         """The same process after its lease had ended: next incarnation, so that what it sent before is fenced, but its
@@ -210,6 +213,7 @@ class Member:
             rounds_merged=self.rounds_merged,
             quarantines=self.quarantines,
             out_until_ns=self.out_until_ns,
+            deeds=self.deeds,
         )
 
     def restore(self, saved: SavedMember, now_ns: int) -> None:
@@ -226,6 +230,7 @@ class Member:
         self.strikes = saved.strikes
         self.last_round, self.rounds_merged = saved.last_round, saved.rounds_merged
         self.quarantines, self.out_until_ns = saved.quarantines, saved.out_until_ns
+        self.deeds = saved.deeds
 
     def owns(self, incarnation: int) -> bool:
         """Whether this incarnation belongs to the process that holds the name now."""

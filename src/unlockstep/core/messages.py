@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from unlockstep.core.data_book import Grant
+from unlockstep.core.deeds import Deed, Moment
 from unlockstep.core.errors import RemoteProtocolError
 from unlockstep.core.formats import Codec
 from unlockstep.core.layout import TensorSpec
@@ -78,6 +79,8 @@ class Join(_Message, frozen=True):
     """Sequences it was granted and has trained, as of its last step."""
     life: int = 0
     """Which start of the syncer has welcomed it last; 0: none."""
+    about: dict[str, str] = {}
+    """What else the run log should know of the process: with what it trains, on which share of the data."""
 
 
 class Heartbeat(_Message, frozen=True):
@@ -85,16 +88,6 @@ class Heartbeat(_Message, frozen=True):
 
     learner: str
     incarnation: int
-
-
-class AdoptionNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A learner took a committed version, between two inner steps."""
-
-    fragment: int
-    version: int
-    digest: str
-    fetch_ns: int
-    """From the announcement of the version to its body being here."""
 
 
 class Undelivered(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -127,7 +120,8 @@ class Progress(_Message, frozen=True):
     overwritten: tuple[int, ...]
     """Per fragment: tokens that adoptions have discarded so far in this process. Like all counts in messages it is
     cumulative: a message that is lost with a connection loses no tokens."""
-    adopted: tuple[AdoptionNotice, ...] = ()
+    deeds: tuple[Deed, ...] = ()
+    """What the process has done with its arrays since it said so last; with the numbers that it gave them."""
     undelivered: tuple[Undelivered, ...] = ()
     last: bool = False
     """True: the run is finishing and this learner takes no more steps."""
@@ -215,6 +209,8 @@ class Welcome(_Message, frozen=True):
     """All that the process holds of the corpus: what else it knows of was taken from it."""
     exhausted: bool = False
     """There is nothing more to be granted at present."""
+    deeds: int = 0
+    """Number of the process's last deed that is known here: it says all later ones (again)."""
 
 
 class JoinRefused(_Message, frozen=True):
@@ -369,6 +365,12 @@ class ContributionArrived(_Message, frozen=True):
     position: int = 0
     """How far its process had come along its course when it handed over."""
     samples: int = 0
+    steps: int = 0
+    """Inner steps of its process when it handed over."""
+    deed: int = 0
+    """Number of the hand-over among the deeds of its process."""
+    codec: Codec = Codec.BFLOAT16
+    """In which it has travelled."""
 
 
 class Transferring(_Message, frozen=True):
@@ -502,6 +504,8 @@ class StateFetched(_Message, frozen=True):
     """By fragment, the version its donor had adopted; an empty digest: the donor does not know it."""
     clock: int
     payload: int
+    of: Moment
+    """Whose it is, and of when."""
 
 
 class StateFetchFailed(_Message, frozen=True):
@@ -522,6 +526,9 @@ class StateUnfit(_Message, frozen=True):
 
 class CheckpointLoaded(_Message, frozen=True):
     """Learner host: the inner optimizer has been loaded from a file, before the first step."""
+
+    of: Moment
+    """By whom it was written, and when."""
 
 
 class HostFailed(_Message, frozen=True):

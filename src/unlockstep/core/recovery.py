@@ -24,10 +24,10 @@ from enum import Enum
 from typing import Any, Protocol
 
 from unlockstep.core.actions import Discard, FetchState, LearnerAction, LoadState, TakeState
+from unlockstep.core.deeds import AdoptionNotice, CheckpointTaken, Deed, Moment, Source, StateTaken
 from unlockstep.core.ids import NEVER_NS
 from unlockstep.core.learner_states import FragmentState
 from unlockstep.core.messages import (
-    AdoptionNotice,
     CheckpointLoaded,
     LearnerMessage,
     NoDonor,
@@ -65,6 +65,9 @@ class Process(Protocol):
     steps: int
 
     @property
+    def moment(self) -> Moment: ...
+
+    @property
     def may_step(self) -> bool: ...
 
     @property
@@ -78,8 +81,8 @@ class Process(Protocol):
         """Have the host do it."""
         ...
 
-    def note_adoption(self, notice: AdoptionNotice) -> None:
-        """To be reported with the next progress."""
+    def note(self, deed: Deed) -> int:
+        """To be reported with the next progress; returns its number."""
         ...
 
     def load(self, loaded: frozenset[int], now_ns: int) -> None:
@@ -252,6 +255,7 @@ class Recovery:
         donated, self._arrived = self._arrived, None
         assert donated is not None, "only what has arrived is loaded"
         taken = self._taken if self._life == self._process.life else ()
+        self._process.note(StateTaken(donated.of))
         for index in taken:
             self._take(self._fragments[index], donated.notices[index])
         # Who trains without a quorum gets far ahead of the run, and who joins it would move the run's clock there.
@@ -265,7 +269,7 @@ class Recovery:
     def _take(self, fragment: FragmentState, notice: VersionNotice) -> None:
         """The model holds the donor's progress on this version, which is the donor's to hand over: an anchor here."""
         fragment.version, fragment.digest, fragment.life = notice.version, notice.digest, self._life
-        self._process.note_adoption(AdoptionNotice(notice.fragment, notice.version, notice.digest, 0))
+        self._process.note(AdoptionNotice(notice.fragment, notice.version, notice.digest, 0, source=Source.DONATED))
         if fragment.arrived is not None and fragment.arrived.version <= notice.version:
             self._process.act(Discard(fragment.arrived.payload))
             fragment.arrived = None
@@ -277,7 +281,8 @@ class Recovery:
         self._arrived = None  # the host has it, and has forgotten it
         self._begin_without(f"a donor's state is of no use here: {unfit.reason}", now_ns)
 
-    def _on_checkpoint_loaded(self, _: CheckpointLoaded, now_ns: int) -> None:
+    def _on_checkpoint_loaded(self, loaded: CheckpointLoaded, now_ns: int) -> None:
+        self._process.note(CheckpointTaken(loaded.of, keeps_inner=self.way is Recovered.DONOR))
         if self.way is Recovered.SYNCER and self._process.steps == 0:
             self._end(Recovered.CHECKPOINT, self.why)
 
@@ -295,7 +300,7 @@ class Recovery:
         ticket, self._asked_for = self._asked_for, None
         if ticket is not None and self._process.may_step:
             notices = tuple(VersionNotice(index, f.version, f.digest) for index, f in enumerate(self._fragments))
-            self._process.act(TakeState(ticket, notices, self._process.clock))
+            self._process.act(TakeState(ticket, notices, self._process.clock, self._process.moment))
         elif ticket is not None:
             self._decline(ticket, now_ns)
 

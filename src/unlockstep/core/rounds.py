@@ -21,6 +21,7 @@ from unlockstep.core.events import (
     ContributionRefused,
     ContributionUndelivered,
     FragmentCommitted,
+    Merged,
     RoundClosed,
     RoundEmpty,
     RoundOpened,
@@ -415,6 +416,9 @@ class Rounds:
                 late,
                 made.position,
                 made.samples,
+                made.steps,
+                made.deed,
+                made.codec,
             )
         )
 
@@ -637,6 +641,7 @@ class Rounds:
                 {share.learner: share.weight for share in collecting.shares()},
                 sum(held.c_tokens for held in collecting.held()),
                 now_ns - collecting.closed_ns,
+                tuple(Merged(held.learner, held.process, held.round, held.tokens) for held in collecting.held()),
             )
         )
         self._retire(collecting)

@@ -41,6 +41,7 @@ class SavedMember(_Saved, frozen=True):
     rounds_merged: int
     quarantines: int
     out_until_ns: int
+    deeds: int = 0
 
 
 class SavedAccount(_Saved, frozen=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from unlockstep.core.data_book import Grant
+from unlockstep.core.deeds import AdoptionNotice, Began, CheckpointTaken, DataTaken, Deed, HandOverNotice, StateTaken
 from unlockstep.core.errors import RemoteProtocolError
 from unlockstep.core.messages import (
     Evaluation,
@@ -38,6 +39,9 @@ NEWS_MAX = 4096
 SCORES_MAX = 16
 """Of one evaluation."""
 
+ABOUT_MAX = 16
+"""What a process may say of itself."""
+
 WORD_LENGTH_MAX = 128
 """Of what is written into the run log as it comes."""
 
@@ -50,6 +54,8 @@ def check_shape(message: SyncerInput, fragment_count: int) -> None:
             _counts(message, (message.sequences, message.life))
             _few(message, "unsettled", message.unsettled)
             _short(message, message.data_digest, message.layout_digest, message.run_id)
+            _few(message, "about", tuple(message.about), ABOUT_MAX)
+            _short(message, *message.about, *message.about.values())
             for kept in message.unsettled:
                 _fragment(message, kept.fragment, fragment_count)
                 _counts(message, (kept.round, kept.tokens))
@@ -60,12 +66,11 @@ def check_shape(message: SyncerInput, fragment_count: int) -> None:
             _counts(message, (message.clock, message.steps, message.tokens, message.step_ns))
             _data(message, message.position, message.samples)
             _counts(message, (message.unsettled,))
-            _few(message, "adopted", message.adopted)
+            _few(message, "deeds", message.deeds)
             _few(message, "undelivered", message.undelivered)
-            for notice in message.adopted:
-                _short(message, notice.digest)
-                _fragment(message, notice.fragment, fragment_count)
-                _counts(message, (notice.version, notice.fetch_ns))
+            for deed in message.deeds:
+                _counts(message, (deed.number, deed.steps))
+                _deed(message, deed, fragment_count)
             for lost in message.undelivered:
                 _fragment(message, lost.fragment, fragment_count)
                 _counts(message, (lost.round, lost.c_tokens, lost.tokens))
@@ -127,6 +132,25 @@ def _pull(message: object, pull: Pull, fragment_count: int) -> None:
 def _grants(message: object, grants: Iterable[Grant]) -> None:
     for grant in grants:
         _counts(message, (grant.at, grant.epoch, grant.start, grant.stop - grant.start))
+
+
+def _deed(message: object, deed: Deed, fragment_count: int) -> None:
+    match deed:
+        case AdoptionNotice():
+            _short(message, deed.digest)
+            _fragment(message, deed.fragment, fragment_count)
+            _counts(message, (deed.version, deed.fetch_ns, deed.clock))
+        case HandOverNotice():
+            _fragment(message, deed.fragment, fragment_count)
+            _counts(message, (deed.round, deed.tokens))
+        case Began():
+            _counts(message, (deed.clock, deed.steps_before, deed.after, deed.after_steps))
+        case StateTaken(of=of) | CheckpointTaken(of=of):
+            _short(message, of.learner)
+            _counts(message, (of.incarnation, of.steps, of.deeds))
+        case DataTaken():
+            _few(message, "parts", deed.parts)
+            _grants(message, deed.parts)
 
 
 def _few(message: object, name: str, entries: tuple[object, ...], most: int = NEWS_MAX) -> None:

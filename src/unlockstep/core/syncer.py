@@ -35,13 +35,13 @@ import msgspec
 from unlockstep.core.actions import Announce, RunEnded, SyncerAction
 from unlockstep.core.admission import examine
 from unlockstep.core.codec_choice import UploadCodecs
+from unlockstep.core.deeds_heard import DeedsHeard
 from unlockstep.core.donation import Donations
 from unlockstep.core.errors import LocalProtocolError, RemoteProtocolError
 from unlockstep.core.events import (
     DataCollecting,
     EvaluationReported,
     Event,
-    FragmentAdopted,
     JoinWasRefused,
     LearnerAway,
     LearnerDeparted,
@@ -54,7 +54,6 @@ from unlockstep.core.events import (
     RunSeeded,
     StepReported,
     SyncerResumed,
-    TokensOverwritten,
 )
 from unlockstep.core.formats import Codec
 from unlockstep.core.going_back import GoingBack
@@ -147,6 +146,7 @@ class SyncerCore:
         self._ledger, self._tally = Ledger(options.fragments), Tally()
         self._outbox = Outbox()
         self._rounds = Rounds(options, self._members, self._ledger, self._tally, self._outbox)
+        self._deeds_heard = DeedsHeard(self._rounds, self._ledger, self._outbox)
         self._leasing = Leasing(dealing, self._outbox)
         self.donations = Donations(options, self._members, self._outbox)
         self._going_back = GoingBack(rollback, self._rounds, self._members, self._tally, self._outbox)
@@ -348,7 +348,7 @@ class SyncerCore:
         self._layout = verdict  # now, since without anybody there was none
         if not resumes:
             self._outbox.save()
-        said = (join.position, join.samples) if same_process else (0, 0)
+        said = (join.position, join.samples) if same_process else (0, 0, join.about)
         self._outbox.log(LearnerJoined(now_ns, member.learner, member.incarnation, same_process, *said))
         self._leasing.joined(member, join, not same_process, now_ns)
         wanted, told = self._rounds.review(member, join.unsettled) if same_process else ((), ())
@@ -376,6 +376,7 @@ class SyncerCore:
             versions_kept=self._lives.kept_since(life),
             grants=grants,
             exhausted=exhausted,
+            deeds=member.deeds,
         )
         self._outbox.send_to(member.learner, member.incarnation, welcome)
         if self._state in (RunState.FINISHING, RunState.DRAINING):
@@ -392,7 +393,7 @@ class SyncerCore:
         self._move(RunMove.SEEDED)
         self._is_seeded = True
         self._rounds.pace = Pace.SCHEDULED
-        self._outbox.log(RunSeeded(now_ns, seeder.learner))
+        self._outbox.log(RunSeeded(now_ns, seeder.learner, self.run_id))
         self._outbox.save()
         for notice in self.notices:
             self._outbox.act(Announce(Published(notice, self._members.clock)))
@@ -430,7 +431,7 @@ class SyncerCore:
         member.unsettled = progress.unsettled
         member.report(progress.tokens, progress.c_steps, progress.c_tokens)
         member.last = progress.last
-        self._take_adoptions(member, progress, now_ns)
+        self._deeds_heard.take(member, progress, now_ns)
         self.donations.begun(member, progress.recovered, now_ns)
         if progress.steps > 0:
             self._take_step(member, progress, now_ns)
@@ -463,18 +464,6 @@ class SyncerCore:
                 progress.samples,
             )
         )
-
-    def _take_adoptions(self, member: Member, progress: Progress, now_ns: int) -> None:
-        for lost in progress.undelivered:
-            self._rounds.enter_undelivered(member, lost, now_ns)
-        for fragment, tokens in member.count_overwritten(progress.overwritten):
-            self._ledger.overwritten(member.learner, fragment, tokens)
-            self._outbox.log(TokensOverwritten(now_ns, member.learner, member.incarnation, fragment, tokens))
-        for notice in progress.adopted:
-            if notice.fetch_ns > 0 and progress.steps > 0:
-                self._rounds.averages.fetch.add(notice.fetch_ns)
-            adopted = (notice.fragment, notice.version, notice.digest)
-            self._outbox.log(FragmentAdopted(now_ns, member.learner, member.incarnation, *adopted))
 
     def _on_leaving(self, leaving: Leaving, now_ns: int) -> None:
         """Ask for everything at once: nobody will wait for it any more."""

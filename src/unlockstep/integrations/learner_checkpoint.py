@@ -27,6 +27,7 @@ import numpy as np
 from torch import nn
 from torch.optim import Optimizer
 
+from unlockstep.core.deeds import Moment
 from unlockstep.core.errors import UsageError
 from unlockstep.core.learner_record import LearnerRecord
 from unlockstep.core.reasons import Recovered
@@ -127,7 +128,8 @@ class LearnerCheckpoint:
             return
         if record.learner == loop.learner:
             self.steps_before = record.steps_before + record.steps
-        loop.note_checkpoint()
+        steps, deeds = record.steps, record.deeds_count
+        loop.note_checkpoint(Moment(record.learner, record.incarnation, steps, deeds))
         _log.info("%s", _sentence(found, record, loop.learner, has_donated))
 
     def _load(self, found: Checkpoint, is_own: bool, synchronised: Sequence[str], has_donated: bool) -> None:

@@ -4,7 +4,8 @@ Decides what is in it and how it is read: numbers and names, nothing that is eve
 for. Does not decide what an inner optimizer remembers (``torch_state``) nor whether it fits (whoever loads it).
 
 Tensors: ``fragment.P`` float32, the donor's parameters; the others as their backend calls them. One metadata entry,
-``unlockstep``: JSON with the donor's versions and clock, its layout's digest, and the facts of the inner state.
+``unlockstep``: JSON with the donor's versions and clock, its layout's digest, whose it is and of which moment, and the
+facts of the inner state.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ import msgspec
 import numpy as np
 
 from unlockstep.core.codec import Body
+from unlockstep.core.deeds import Moment
 from unlockstep.core.errors import RemoteProtocolError
 from unlockstep.core.layout import Layout
 from unlockstep.core.messages import VersionNotice
 from unlockstep.learners.backend import DTYPES, FloatArray, State, TensorBits
 
-SCHEMA = 1
+SCHEMA = 2
 
 HEADER_BYTES_MAX = 64 * 1024 * 1024
 """Names, shapes and facts of a model with some hundred thousand tensors."""
@@ -41,6 +43,8 @@ class Donated(msgspec.Struct, frozen=True):
     """The donor's parameters, float32[fragment_size] each."""
     inner: State
     """What its inner optimizer remembers."""
+    of: Moment
+    """Whose it is, and of when."""
 
 
 class _Tensor(msgspec.Struct, forbid_unknown_fields=True):
@@ -55,6 +59,7 @@ class _Facts(msgspec.Struct, forbid_unknown_fields=True):
     clock: int
     notices: tuple[VersionNotice, ...]
     inner: dict[str, Any]
+    of: Moment
 
 
 def encode_state(
@@ -67,7 +72,7 @@ def encode_state(
     }
     assert not fragments.keys() & donated.inner.tensors.keys(), "an inner state has no fragments"
     tensors: Mapping[str, TensorBits] = {**fragments, **donated.inner.tensors}
-    facts = _Facts(SCHEMA, layout.digest, donated.clock, donated.notices, dict(donated.inner.facts))
+    facts = _Facts(SCHEMA, layout.digest, donated.clock, donated.notices, dict(donated.inner.facts), donated.of)
     header: dict[str, Any] = {"__metadata__": {"unlockstep": json.dumps(msgspec.to_builtins(facts))}}
     offset = 0
     names = sorted(tensors, key=lambda name: (-DTYPES[tensors[name].dtype][1], name))  # all of them aligned
@@ -116,7 +121,7 @@ def decode_state(body: Body, layout: Layout) -> Donated:
     fragments = [_fragment(tensors, index, layout) for index in range(layout.fragment_count)]
     if [notice.fragment for notice in facts.notices] != list(range(layout.fragment_count)) or facts.clock < 0:
         raise RemoteProtocolError("the state does not say of which versions it is")
-    return Donated(facts.notices, facts.clock, tuple(fragments), State(tensors, facts.inner))
+    return Donated(facts.notices, facts.clock, tuple(fragments), State(tensors, facts.inner), facts.of)
 
 
 def _tensors(found: dict[str, _Tensor], data: np.ndarray[Any, np.dtype[np.uint8]]) -> dict[str, TensorBits]:

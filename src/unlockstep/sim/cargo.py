@@ -146,6 +146,9 @@ def arrived(made: Contribution, norm: float, defect: RefusalReason | None, paylo
         payload=payload,
         position=made.position,
         samples=made.samples,
+        steps=made.steps,
+        deed=made.deed,
+        codec=made.codec,
     )
 
 

@@ -473,7 +473,7 @@ class LearnerProcess:
             return
         payload = self._new_payload()
         self._states[payload] = donated
-        self._deliver(StateFetched(action.ticket, donated.notices, donated.clock, payload))
+        self._deliver(StateFetched(action.ticket, donated.notices, donated.clock, payload, donated.of))
 
     def take_state(self, payload: int) -> Donated:
         return self._states.pop(payload)

@@ -171,6 +171,15 @@ def play(
     )
 
 
+def trainee(story: Story, name: str) -> ToyBackend:
+    """What a process of this name trains, as long as its model does not become NaN."""
+    sizes = [3 + number % 3 for number in range(2 * story.config.protocol.fragments)]
+    number = sorted(story.step_ns).index(name) if name in story.step_ns else len(story.step_ns)
+    momentum = 0.5 if story.config.recovery.donor else 0.0
+    seed = 1000 * story.seed + number
+    return ToyBackend(seed=seed, sizes=sizes, noise=0.1, tokens_per_step=7 + 3 * number, momentum=momentum)
+
+
 def _located(error: Exception) -> str:
     """What was raised, and where."""
     frames = traceback.extract_tb(error.__traceback__)
@@ -252,13 +261,7 @@ class _Stage:
         world.clock.after(story.evaluation_ns, lambda: self._evaluate(number + 1, seen))
 
     def _start(self, name: str) -> tuple[Backend, int]:
-        story = self.story
-        sizes = [3 + number % 3 for number in range(2 * story.config.protocol.fragments)]
-        number = sorted(story.step_ns).index(name) if name in story.step_ns else len(story.step_ns)
-        momentum = 0.5 if story.config.recovery.donor else 0.0
-        toy = ToyBackend(
-            seed=1000 * story.seed + number, sizes=sizes, noise=0.1, tokens_per_step=7 + 3 * number, momentum=momentum
-        )
+        story, toy = self.story, trainee(self.story, name)
         return WardedBackend(self.ward, name, toy, story.config, story.diverges.get(name)), self._step_ns(name)
 
     def _course(self, backend: Backend) -> Course:

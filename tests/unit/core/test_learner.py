@@ -8,7 +8,7 @@ import math
 import pytest
 
 from support.core_builders import LEASE_NS, MS, STEP_NS, learner_core, options
-from support.learner_stage import LearnerStage, notice, only, seeding, sent, training
+from support.learner_stage import LearnerStage, adoptions, notice, only, seeding, sent, training
 from unlockstep.core.actions import (
     Adopt,
     Discard,
@@ -104,7 +104,7 @@ def test_takes_no_step_before_it_holds_every_version() -> None:
     (progress,) = sent(wanted)
     assert isinstance(progress, Progress)
     assert (progress.steps, progress.tokens, progress.c_steps) == (0, 0, (0, 0))
-    assert [(adopted.fragment, adopted.version) for adopted in progress.adopted] == [(0, 5), (1, 5)]
+    assert [(adopted.fragment, adopted.version) for adopted in adoptions(progress)] == [(0, 5), (1, 5)]
     assert stage.core.may_step
     assert stage.core.versions == (5, 5)
 
@@ -315,7 +315,7 @@ def test_training_goes_on_without_a_connection_and_everything_is_told_afterwards
     assert (progress.steps, progress.tokens) == (5, 50)
     assert progress.c_tokens == (30, 50)
     assert progress.overwritten == (10, 0)
-    assert [(adopted.fragment, adopted.version) for adopted in progress.adopted] == [(0, 1)]
+    assert [(adopted.fragment, adopted.version) for adopted in adoptions(progress)] == [(0, 1)]
 
 
 def test_a_syncer_that_has_gone_back_behind_what_was_adopted_is_not_followed() -> None:
@@ -468,7 +468,7 @@ def test_while_finishing_pulls_are_answered_at_once_with_all_there_is() -> None:
     stage = training()
     stage.tell(Finish())
     stage.step()
-    assert stage.tell(Pull(7, 1)) == [TakeSnapshot(1), Upload(7, 1, 1, 0, 1, 10, 10)]
+    assert stage.tell(Pull(7, 1)) == [TakeSnapshot(1), Upload(7, 1, 1, 0, 1, 10, 10, steps=1, deed=4)]
     assert stage.tell(Pull(9, 1)) == []  # nothing is left of it
 
 
@@ -627,7 +627,7 @@ def test_times_are_those_of_the_host() -> None:
     stage.fetched(0, 1)
     stage.tell(Pull(0, 0))
     stage.step()
-    assert stage.last_progress.adopted[0].fetch_ns == 7 * MS
+    assert adoptions(stage.last_progress)[0].fetch_ns == 7 * MS
 
 
 def test_a_learner_trains_on_while_the_syncer_is_away_and_stops_when_that_lasts_too_long() -> None:

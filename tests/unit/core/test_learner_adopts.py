@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from support.core_builders import LEASE_NS, options
-from support.learner_stage import LearnerStage, notice, only, training
+from support.learner_stage import LearnerStage, adoptions, notice, only, training
 from unlockstep.core.actions import Adopt, Discard, Done, Fetch, TakeSnapshot, Upload
 from unlockstep.core.adoption import Adoption
 from unlockstep.core.messages import (
@@ -33,10 +33,10 @@ def test_a_published_version_is_fetched_and_adopted_between_two_steps() -> None:
     wanted = stage.step()
     assert only(Adopt, wanted) == [Adopt(0, 1, 4, load=False)]
     assert stage.core.versions == (1, 0)
-    (adopted,) = stage.last_progress.adopted
+    (adopted,) = adoptions(stage.last_progress)
     assert (adopted.fragment, adopted.version, adopted.digest) == (0, 1, "digest-0-1")
     stage.step()
-    assert stage.last_progress.adopted == ()
+    assert adoptions(stage.last_progress) == []
 
 
 def test_the_next_contribution_starts_from_the_version_adopted() -> None:
@@ -127,7 +127,7 @@ def test_a_pull_that_had_to_wait_is_answered_before_the_version_that_has_arrived
     stage.publish(0, 1)
     stage.fetched(0, 1, payload=4)
     kinds = [action for action in stage.step() if isinstance(action, TakeSnapshot | Upload | Adopt)]
-    assert kinds[:3] == [TakeSnapshot(0), Upload(0, 0, 1, 0, 1, 10, 10), Adopt(0, 1, 4, load=False)]
+    assert kinds[:3] == [TakeSnapshot(0), Upload(0, 0, 1, 0, 1, 10, 10, steps=1, deed=4), Adopt(0, 1, 4, load=False)]
 
 
 def test_adopting_takes_over_the_syncer_s_clock_if_it_is_ahead() -> None:

@@ -61,7 +61,7 @@ def test_a_pull_in_the_middle_of_a_step_is_answered_at_once_from_the_copy() -> N
     stage.step()
     stage.step()
     assert stage.tell(Pull(0, 0)) == [
-        Upload(round=0, fragment=0, incarnation=1, base_version=0, c_steps=2, c_tokens=20, tokens=20)
+        Upload(round=0, fragment=0, incarnation=1, base_version=0, c_steps=2, c_tokens=20, tokens=20, steps=2, deed=4)
     ]
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from support.core_builders import options
-from support.learner_stage import LearnerStage, notice, only, sent, training
+from support.learner_stage import LearnerStage, adoptions, notice, only, sent, training
 from unlockstep.core.actions import Adopt, Discard, Done, Fetch, Forget, Resend, Upload
 from unlockstep.core.adoption import Adoption
+from unlockstep.core.deeds import Source
 from unlockstep.core.learner import LearnerState
 from unlockstep.core.messages import (
     Connected,
@@ -240,8 +241,8 @@ def test_the_same_number_may_come_again_with_another_value() -> None:
     assert stage.core.state is LearnerState.TRAINING
 
 
-def test_what_it_has_adopted_and_not_reported_is_told_unless_it_is_lost() -> None:
-    for kept, told in ((3, [(0, 3)]), (2, [])):
+def test_what_it_has_adopted_and_not_reported_is_told_also_if_it_is_lost() -> None:
+    for kept, source in ((3, Source.ADOPTED), (2, Source.LOST)):
         stage = training(options(), Adoption.CARRY)
         stage.step()
         stage.publish(0, 3)
@@ -252,8 +253,8 @@ def test_what_it_has_adopted_and_not_reported_is_told_unless_it_is_lost() -> Non
         stage.tell(Connected())
         stage.welcome(life=2, kept=kept, version=kept)
         stage.step()
-        news = [(each.fragment, each.version) for each in stage.last_progress.adopted]
-        assert [each for each in news if each == (0, 3)] == told
+        news = [(each.fragment, each.version, each.source) for each in adoptions(stage.last_progress)]
+        assert news[0] == (0, 3, source)
 
 
 def test_the_same_syncer_with_an_older_version_has_forgotten_the_run() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from support.core_builders import LEASE_NS, options
-from support.learner_stage import LearnerStage, notice, only, sent
+from support.learner_stage import LearnerStage, adoptions, notice, only, sent
 from unlockstep.core.actions import Adopt, Discard, FetchState, LoadState, TakeSnapshot, TakeState, Upload
+from unlockstep.core.deeds import Moment
 from unlockstep.core.learner import LearnerState
 from unlockstep.core.messages import (
     CheckpointLoaded,
@@ -52,7 +53,9 @@ def fetching(version: int = 5) -> LearnerStage:
 
 
 def state(*versions: int, clock: int = 30) -> StateFetched:
-    return StateFetched(TICKET, tuple(notice(p, version) for p, version in enumerate(versions)), clock, STATE)
+    return StateFetched(
+        TICKET, tuple(notice(p, version) for p, version in enumerate(versions)), clock, STATE, Moment("donor", 1, 9, 9)
+    )
 
 
 def fetch_all(stage: LearnerStage, version: int = 5) -> None:
@@ -77,7 +80,7 @@ def test_what_a_donor_gives_is_loaded_before_the_first_step_with_its_versions() 
     assert stage.core.may_step
     assert stage.core.versions == (5, 5)
     assert stage.last_progress.recovered is Recovered.DONOR
-    assert [(each.fragment, each.version) for each in stage.last_progress.adopted] == [(0, 5), (1, 5)]
+    assert [(each.fragment, each.version) for each in adoptions(stage.last_progress)] == [(0, 5), (1, 5)]
 
 
 @pytest.mark.parametrize(
@@ -243,7 +246,7 @@ def test_a_checkpoint_is_told_of_from_the_first_step_on() -> None:
     stage = asking()
     fetch_all(stage)
     stage.tell(NoDonor("nobody is here"))
-    stage.tell(CheckpointLoaded())
+    stage.tell(CheckpointLoaded(Moment("a", 1, 5, 5)))
     stage.step()
     assert stage.last_progress.recovered is Recovered.CHECKPOINT
 
@@ -283,7 +286,7 @@ def test_a_donor_copies_at_its_next_boundary_when_all_adoptions_are_done() -> No
     wanted = stage.step()
     assert [action for action in wanted if isinstance(action, Adopt | TakeState)] == [
         only(Adopt, wanted)[0],
-        TakeState(TICKET, (notice(0, 6), notice(1, 5)), stage.core.clock),
+        TakeState(TICKET, (notice(0, 6), notice(1, 5)), stage.core.clock, stage.core.moment),
     ]
     assert not only(TakeState, stage.step()), "it copies once"
 

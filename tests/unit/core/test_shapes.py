@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from support.core_builders import join
+from unlockstep.core.deeds import AdoptionNotice
 from unlockstep.core.errors import RemoteProtocolError
 from unlockstep.core.messages import (
-    AdoptionNotice,
     Evaluation,
     HandedOver,
     Heartbeat,
@@ -33,7 +33,7 @@ PROGRESS = Progress(
     c_steps=(1, 3),
     c_tokens=(10, COUNT_MAX),
     overwritten=(0, 20),
-    adopted=(AdoptionNotice(1, 1, "00", 5),),
+    deeds=(AdoptionNotice(1, 1, "00", 5),),
     undelivered=(Undelivered(4, 0, 10, 10),),
 )
 JOIN = join("l0", unsettled=(HandedOver(1, 0, 10),))
@@ -57,14 +57,14 @@ def test_a_message_that_fits_the_run_passes(message: LearnerMessage) -> None:
             for counts in ((), (1,), (1, 1, 1), (1, -1))
         ),
         *((PROGRESS, {name: n}) for name in ("clock", "steps", "tokens", "step_ns") for n in (-1, COUNT_MAX + 1)),
-        *((PROGRESS, {"adopted": (AdoptionNotice(fragment, 1, "00", 5),)}) for fragment in (-1, 2)),
-        (PROGRESS, {"adopted": (AdoptionNotice(0, -1, "00", 5),)}),
-        (PROGRESS, {"adopted": (AdoptionNotice(0, 1, "00", -1),)}),
+        *((PROGRESS, {"deeds": (AdoptionNotice(fragment, 1, "00", 5),)}) for fragment in (-1, 2)),
+        (PROGRESS, {"deeds": (AdoptionNotice(0, -1, "00", 5),)}),
+        (PROGRESS, {"deeds": (AdoptionNotice(0, 1, "00", -1),)}),
         *((PROGRESS, {"undelivered": (Undelivered(0, fragment, 1, 1),)}) for fragment in (-1, 2)),
         (PROGRESS, {"undelivered": (Undelivered(0, 0, COUNT_MAX + 1, 1),)}),
         (PROGRESS, {"undelivered": (Undelivered(0, 0, 1, 1),) * (NEWS_MAX + 1)}),
-        (PROGRESS, {"adopted": (AdoptionNotice(0, 1, "00", 5),) * (NEWS_MAX + 1)}),
-        (PROGRESS, {"adopted": (AdoptionNotice(0, 1, "0" * (WORD_LENGTH_MAX + 1), 5),)}),
+        (PROGRESS, {"deeds": (AdoptionNotice(0, 1, "00", 5),) * (NEWS_MAX + 1)}),
+        (PROGRESS, {"deeds": (AdoptionNotice(0, 1, "0" * (WORD_LENGTH_MAX + 1), 5),)}),
         (JOIN, {"unsettled": (HandedOver(1, 0, 10),) * (NEWS_MAX + 1)}),
         (JOIN, {"unsettled": (HandedOver(1, 2, 10),)}),
         *((JOIN, {name: "0" * (WORD_LENGTH_MAX + 1)}) for name in ("data_digest", "layout_digest", "run_id")),

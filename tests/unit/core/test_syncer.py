@@ -9,6 +9,7 @@ import pytest
 from support.core_builders import LEASE_NS, MS, STEP_NS, join
 from support.syncer_stage import SyncerStage, commit_rounds, first_round, running
 from unlockstep.core.actions import Announce, SendTo
+from unlockstep.core.deeds import AdoptionNotice
 from unlockstep.core.errors import LocalProtocolError
 from unlockstep.core.events import (
     EvaluationReported,
@@ -21,7 +22,6 @@ from unlockstep.core.events import (
     StepReported,
 )
 from unlockstep.core.messages import (
-    AdoptionNotice,
     Evaluation,
     Fenced,
     JoinRefused,
@@ -230,7 +230,7 @@ def test_a_round_that_waited_for_a_superseded_process_closes_at_once() -> None:
 
 def test_steps_and_adoptions_are_logged_as_reported() -> None:
     stage = running("a")
-    stage.step("a", adopted=(AdoptionNotice(fragment=1, version=0, digest="digest-1-0", fetch_ns=5 * MS),))
+    stage.step("a", deeds=(AdoptionNotice(1, 0, "digest-1-0", 5 * MS, number=1),))
     step = stage.of(StepReported)[-1]
     assert (step.learner, step.clock, step.steps, step.tokens, step.step_ns) == ("a", 2, 3, 30, STEP_NS)
     adopted = stage.of(FragmentAdopted)[-1]

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
+from unlockstep.core.deeds import Moment
 from unlockstep.core.errors import RemoteProtocolError, UsageError
 from unlockstep.core.layout import LayoutMethod, build_layout
 from unlockstep.core.messages import VersionNotice
@@ -43,7 +44,7 @@ def donated() -> Donated:
         },
         {"optimizers": [{"lr": 0.1}]},
     )
-    return Donated((VersionNotice(0, 3, "x"), VersionNotice(1, 4, "")), 17, fragments, inner)
+    return Donated((VersionNotice(0, 3, "x"), VersionNotice(1, 4, "")), 17, fragments, inner, Moment("donor", 1, 9, 4))
 
 
 def test_what_goes_in_comes_out_and_any_reader_of_safetensors_opens_it() -> None:
@@ -118,7 +119,7 @@ def with_facts(**changes: object) -> bytes:
         (with_header(lambda header: header["scalar"].update(dtype="F128")), "bytes of its shape"),
         (with_header(lambda header: header["scalar"].update(shape=[-1, -1])), "bytes of its shape"),
         (with_header(lambda header: header["scalar"].update(code="print()")), "cannot be read"),
-        (with_facts(schema=2), "schema 2"),
+        (with_facts(schema=1), "schema 1"),
         (with_facts(layout_digest="other"), "another model"),
         (with_facts(notices=[]), "another model"),
         (with_facts(clock=-1), "which versions"),

@@ -182,7 +182,7 @@ class LearnerBulk:
         path = api.contribution_path(self._run, c.round, c.learner, c.incarnation)
         query = _query(
             api.ContributionQuery(c.run_id, c.fragment, c.base_version, c.codec, self._packing),
-            api.CountsQuery(c.c_steps, c.c_tokens, c.tokens, c.position, c.samples),
+            api.CountsQuery(c.c_steps, c.c_tokens, c.tokens, c.position, c.samples, c.steps, c.deed),
         )
         status = 0
         try:
@@ -242,7 +242,7 @@ class LearnerBulk:
         if donated is not None:
             payload = next(self._payloads)
             self._states[payload] = donated
-            self._deliver(StateFetched(action.ticket, donated.notices, donated.clock, payload))
+            self._deliver(StateFetched(action.ticket, donated.notices, donated.clock, payload, donated.of))
 
 
 def _query(*parts: msgspec.Struct) -> dict[str, str]:

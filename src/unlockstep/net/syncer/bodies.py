@@ -180,6 +180,7 @@ class Bodies:
             norm=0.0,
             defect=None,
             payload=NO_PAYLOAD,
+            codec=where.codec,
         )
         try:
             counts = parse_query(request, api.CountsQuery)

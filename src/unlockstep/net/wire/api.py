@@ -194,6 +194,8 @@ class CountsQuery(msgspec.Struct, frozen=True):
     tokens: Count
     position: Count = 0
     samples: Count = 0
+    steps: Count = 0
+    deed: Count = 0
 
 
 class ReaderQuery(msgspec.Struct, frozen=True):

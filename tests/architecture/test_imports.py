@@ -39,7 +39,8 @@ IMPORTS = {
     # a learner
     "unlockstep.learners.backend": "unlockstep.core msgspec numpy",
     "unlockstep.learners.state_body": "unlockstep.core unlockstep.learners.backend msgspec numpy",
-    "unlockstep.loop": "unlockstep.core unlockstep.learners.backend unlockstep.learners.state_body numpy",
+    "unlockstep.holdings": "unlockstep.core unlockstep.learners.backend numpy",
+    "unlockstep.loop": "unlockstep.core unlockstep.holdings unlockstep.learners.backend unlockstep.learners.state_body",
     "unlockstep.learners": "unlockstep.core unlockstep.config unlockstep.files unlockstep.learners.backend "
     "msgspec numpy safetensors torch",
     "unlockstep.data": "unlockstep.core numpy tokenizers",
@@ -66,6 +67,9 @@ IMPORTS = {
     "unlockstep.sim": "unlockstep.core unlockstep.config unlockstep.runlog unlockstep.tape unlockstep.checkers "
     "unlockstep.loop unlockstep.promises unlockstep.storehouse unlockstep.learners.backend unlockstep.learners.toy "
     "unlockstep.learners.state_body msgspec numpy tomli_w",
+    # a run once more, from its log
+    "unlockstep.replay": "unlockstep.core unlockstep.config unlockstep.holdings unlockstep.loop unlockstep.storehouse "
+    "unlockstep.learners.backend msgspec",
     # what people touch
     "unlockstep.report": "unlockstep.core unlockstep.tape msgspec rich tensorboard",
     "unlockstep.launch": "unlockstep.core unlockstep.config unlockstep.tape msgspec",

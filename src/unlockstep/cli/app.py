@@ -19,6 +19,7 @@ from unlockstep.cli.chaos import chaos
 from unlockstep.cli.doctor import doctor
 from unlockstep.cli.evaluator import evaluator
 from unlockstep.cli.learner import learner
+from unlockstep.cli.replay import replay
 from unlockstep.cli.report import report
 from unlockstep.cli.simulate import simulate
 from unlockstep.cli.status import status
@@ -52,7 +53,7 @@ def _top(version: bool = typer.Option(False, "--version", help="Print the versio
         raise typer.Exit()
 
 
-for _command in (train, syncer, learner, evaluator, status, stop, doctor, report, chaos):
+for _command in (train, syncer, learner, evaluator, status, stop, doctor, report, replay, chaos):
     app.command(_command.__name__)(_command)
 app.add_typer(simulate, name="simulate")
 app.add_typer(tape, name="tape")

@@ -89,6 +89,26 @@ def new_model(config: RunConfig, text: Text) -> nn.Module:
     return model
 
 
+RECIPE = "unlockstep learner"
+"""What a process of the built-in recipe says of itself."""
+
+
+def about_recipe(shard: int, shard_count: int) -> dict[str, str]:
+    """What the run log should know of a process that trains ``new_backend``: all that its settings do not say, and what
+    its bits depend on beside them."""
+    import platform
+
+    import torch
+
+    return {
+        "recipe": RECIPE,
+        "shard": str(shard),
+        "shards": str(shard_count),
+        "torch": str(torch.__version__),
+        "cpu": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+    }
+
+
 def new_backend(
     config: RunConfig, shard: int, shard_count: int, text: Text | None = None, is_alone: bool = True
 ) -> TorchBackend:

@@ -132,7 +132,7 @@ class LearnerCore:
         self._state = LearnerState.JOINING
         self._welcomed = False
         self._fragments = [FragmentState() for _ in range(layout.fragment_count)]
-        self._about = dict(about or {})
+        self._about = {str(name): str(text) for name, text in (about or {}).items()}
         self._diary = Diary()
         self._began_after = (0, 0)
         """Incarnation and steps of the process that this program was before, 0 and 0 for none."""

@@ -154,6 +154,7 @@ class Learner:
         bandwidth_mbit: most of the link that what is large may take, Mbit/s each way; None: what there is.
         stateful: what is kept in the file beside model and optimizer, by name: anything with ``state_dict()`` and
             ``load_state_dict()``.
+        about: what the run log should know of this process, short texts by name: what would be needed to repeat it.
         ca: file of the certificate that vouches for the syncer's (``ca.pem`` of ``unlockstep certs``); None: those this
             machine trusts. Used where the address begins with ``https``.
         cert, key: files of this learner's own certificate, where the syncer asks for one.
@@ -182,6 +183,7 @@ class Learner:
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_interval_s: float | None = None,
         stateful: Mapping[str, Stateful] | None = None,
+        about: Mapping[str, str] | None = None,
         data: LeasedStream | NDArray[np.unsignedinteger] | None = None,
         leave_s: float = FLUSH_S_MAX,
         courier: CourierKind = "process",
@@ -197,6 +199,7 @@ class Learner:
             raise UsageError(f"courier is {courier!r}; choose process or thread")
         self._bytes_per_s = _bytes_per_s(bandwidth_mbit)
         self._leave_s = leave_s
+        self._about = about
         self._courier: CourierKind = courier
         self.name = default_name() if name is None else name
         if not is_learner_name(self.name):
@@ -287,6 +290,7 @@ class Learner:
             course=None if self._data is None else self._data.course,
             inner=self._inner,
             reset_optimizer=self._reset_optimizer,
+            about=self._about,
         )
         if self._data is not None:
             self._data.take_by(self._loop.take)

@@ -6,7 +6,7 @@ long inner steps take. Does not decide how long messages and bodies take (``netw
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from unlockstep.config import RunConfig
 from unlockstep.core import messages
@@ -107,6 +107,7 @@ class LearnerProcess:
         feed: called when such a process begins a step.
         overhear: called with whatever the syncer says to it.
         inner: what its inner optimizer remembers; None: it takes no other learner's, and gives nobody its own.
+        about: what the run log should know of it.
     """
 
     def __init__(
@@ -123,6 +124,7 @@ class LearnerProcess:
         course: Course | None = None,
         feed: Feed = lambda backend, grants: None,
         inner: InnerState | None = None,
+        about: Mapping[str, str] | None = None,
     ) -> None:
         layout = build_layout(backend.tensors(), config.protocol.fragments, LayoutMethod(config.protocol.layout))
         backend.bind(layout)
@@ -142,6 +144,7 @@ class LearnerProcess:
             course=course,
             inner=inner,
             reset_optimizer=backend.reset_optimizer,
+            about=about,
         )
         self._course, self._feed = course, feed
         self.taken: list[Grant] = []

@@ -8,7 +8,7 @@ is moved by hand. One history per set of arguments: what is equal once is equal 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 
 from unlockstep import tape as tapes
@@ -50,6 +50,7 @@ class World:
         remembers: what learners train is an ``InnerState`` too: new processes take it from others, if ``[recovery]``
             says so.
         overhear: called with whatever the syncer says to a learner.
+        about: what the run log should know of a process of this name.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class World:
         feed: Feed = lambda backend, grants: None,
         remembers: bool = False,
         overhear: Overhear = lambda process, message: None,
+        about: Callable[[str], Mapping[str, str]] = lambda name: {},
     ) -> None:
         self._remembers = remembers and config.recovery.donor
         self.config = config
@@ -84,6 +86,7 @@ class World:
         self._make_course = make_course
         self._feed = feed
         self._overhear = overhear
+        self._about = about
         self._hosts: dict[str, LearnerHost] = {}
         self.started: list[LearnerProcess] = []
         """Every process of a learner there has been."""
@@ -270,6 +273,7 @@ class World:
             None if self._make_course is None else self._make_course(backend),
             self._feed,
             inner,
+            self._about(name),
         )
         self.started.append(host.process)
 

@@ -1,0 +1,240 @@
+"""``unlockstep replay``: a run once more, from its folder alone, and whether it comes out with the same bits.
+
+Decides which runs this command can repeat, what is compared at the end, and how the answer is given. What is repeated,
+and in which order, is ``replay``'s.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from unlockstep.cli.assembly import Text
+    from unlockstep.config import RunConfig
+    from unlockstep.core.events import Event
+    from unlockstep.replay.script import Process, Script
+    from unlockstep.replay.stage import Replayed
+
+PROGRESS_S = 2.0
+"""Time between two lines about progress."""
+
+OWN_LOOP = (
+    "learner {name} trained in a loop of its own, which this command cannot make again: in Python, "
+    "unlockstep.replay.stage.replay can, given what it trained"
+)
+
+
+def replay(
+    run: Annotated[Path, typer.Argument(help="A run folder, or the run.jsonl in it.", metavar="RUN")],
+    until: Annotated[
+        int | None, typer.Option(help="Stop after the commit of this round; default: the end of the log.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder the model is saved to as it comes out.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+) -> None:
+    """Repeat a run from its log, and compare every bit. Exit code 1 if something comes out differently."""
+    from unlockstep.cli.assembly import load_text, loading, require_torch
+    from unlockstep.cli.exits import RunFailed
+    from unlockstep.cli.output import log_to_stderr, print_json
+    from unlockstep.cli.report_run import find_run
+    from unlockstep.core.errors import UsageError
+    from unlockstep.replay.script import read_script
+    from unlockstep.replay.stage import replay as repeat
+
+    found = find_run(run)
+    folder, header, events, config = found.folder, found.header, found.events, found.config
+    if header.continues is not None:
+        raise UsageError(
+            f"{events.path} begins in the middle of the run; its beginning is with the syncer that led before: put "
+            f"{header.continues.file} of that one beside it"
+        )
+    require_torch("replay")
+    log = log_to_stderr("replay")
+    script = read_script(events, until)
+    if script.seeder is None or not script.commits:
+        raise UsageError(f"{events.path} holds no commit{'' if until is None else f' up to round {until}'} to repeat")
+    _require_the_recipe(script)
+    with loading(config):
+        other = other_machine(script)
+        if other:
+            log.warning("%s", other)
+        _check_out(out)
+        text = load_text(config)
+        began_s = time.monotonic()
+        told = _Progress(script, log.info)
+        done = repeat(script, config, lambda process: _perform(config, text, process), on_step=told.step)
+    seconds = time.monotonic() - began_s
+    differences = [] if done.divergence is None else [done.divergence.sentence]
+    if not differences and until is None:
+        differences += list(_compare_files(folder, config, text, events, done))
+    if out is not None:
+        _save(config, text, done, out)
+    if as_json:
+        print_json(_record(done, script, differences, seconds))
+    if differences:
+        raise RunFailed(differences[0] + (f" ({other})" if other else ""))
+    if not as_json:
+        newest = max(done.kept.values(), key=lambda kept: kept.version).version
+        print(
+            f"identical: {done.commits} commits of {len(done.kept)} fragments (up to version {newest}), "
+            f"{done.steps} inner steps of {len(_followed(script))} processes, in {seconds:.0f} s"
+        )
+
+
+def _followed(script: Script) -> list[Process]:
+    return [process for process in script.processes.values() if process.until.steps or process.seeds]
+
+
+def _require_the_recipe(script: Script) -> None:
+    """Raises UsageError if a learner that is needed was made by somebody else."""
+    from unlockstep.cli.assembly import RECIPE
+    from unlockstep.core.errors import UsageError
+
+    for process in _followed(script):
+        if process.about.get("recipe") != RECIPE:
+            raise UsageError(OWN_LOOP.format(name=process.key.learner))
+
+
+def other_machine(script: Script) -> str:
+    """A sentence if learners had another torch or another kind of CPU than this process: bits may depend on both."""
+    from unlockstep.cli.assembly import about_recipe
+
+    here = about_recipe(0, 1)
+    for process in _followed(script):
+        for what in ("torch", "cpu"):
+            there = process.about.get(what, "")
+            if there != here[what]:
+                return (
+                    f"{process.key.learner} trained with {what} {there}, and here is {here[what]}: equal bits are only "
+                    "promised with equal ones"
+                )
+    return ""
+
+
+def _perform(config: RunConfig, text: Text, process: Process) -> Any:
+    from unlockstep.cli.assembly import new_backend
+    from unlockstep.data import LeasedStream
+    from unlockstep.learners.torch_performer import TorchPerformer
+
+    about = process.about
+    backend = new_backend(config, int(about["shard"]), int(about["shards"]), text)
+    stream = backend.stream
+    return TorchPerformer(backend, stream.hold if isinstance(stream, LeasedStream) else None)
+
+
+class _Progress:
+    """A line every few seconds, with the time it will still take."""
+
+    def __init__(self, script: Script, say: Callable[..., object]) -> None:
+        from unlockstep.cli.output import Every
+
+        self._steps, self._commits = script.steps, script.commits
+        self._say = say
+        self._every = Every(PROGRESS_S)
+        self._began_s = time.monotonic()
+
+    def step(self, steps: int, commits: int) -> None:
+        """So far it is."""
+        if steps and self._every.due():
+            left_s = (time.monotonic() - self._began_s) * max(0, self._steps - steps) / steps
+            self._say(
+                "step %d of %d, commit %d of %d, about %.0f s left", steps, self._steps, commits, self._commits, left_s
+            )
+
+
+# ------------------------------------------------------------------------------------------- the end
+
+
+def _compare_files(
+    folder: Path, config: RunConfig, text: Text, events: Iterable[Event], done: Replayed
+) -> Iterable[str]:
+    """What of the run's own files is not what came out. The log has every digest; the files have every byte."""
+    yield from _compare_store(folder, done)
+    yield from _compare_model(folder, config, text, events, done)
+
+
+def _compare_store(folder: Path, done: Replayed) -> Iterable[str]:
+    import numpy as np
+
+    from unlockstep.cli.run_folder import STORE_FOLDER
+    from unlockstep.store.place import open_place
+    from unlockstep.store.run_store import RunStore
+
+    if not (folder / STORE_FOLDER).is_dir():
+        return
+    loaded = RunStore(open_place(str(folder / STORE_FOLDER))).load()
+    for file in () if loaded is None else loaded.record.fragments:
+        kept = done.kept.get(file.fragment)
+        if kept is None or kept.version != file.version or loaded is None:
+            continue
+        values, state = loaded.arrays[file.fragment]
+        same = np.array_equal(values.view(np.uint32), kept.values.view(np.uint32))
+        if not (same and state.tobytes() == kept.outer_state.tobytes()):
+            yield f"fragment {file.fragment} in the store is not what version {file.version} of it comes out as"
+
+
+def _compare_model(
+    folder: Path, config: RunConfig, text: Text, events: Iterable[Event], done: Replayed
+) -> Iterable[str]:
+    """The evaluator's copy, if it is of the last versions."""
+    import tempfile
+
+    from unlockstep.cli.run_folder import MODEL_FOLDER
+    from unlockstep.core.events import EvaluationReported
+
+    model = folder / MODEL_FOLDER / "model.safetensors"
+    scored = [event.versions for event in events if isinstance(event, EvaluationReported)]
+    newest = tuple(done.kept[fragment].version for fragment in sorted(done.kept))
+    if not model.is_file() or scored[-1:] != [newest]:
+        return
+    with tempfile.TemporaryDirectory() as place:
+        _save(config, text, done, Path(place) / MODEL_FOLDER)
+        if (Path(place) / MODEL_FOLDER / "model.safetensors").read_bytes() != model.read_bytes():
+            yield f"{model} is not the model that comes out"
+
+
+def _check_out(out: Path | None) -> None:
+    from unlockstep.models import check_can_save
+
+    if out is not None:
+        check_can_save(out)
+
+
+def _save(config: RunConfig, text: Text, done: Replayed, out: Path) -> None:
+    """The global model as learners get it, written whole or not at all."""
+    from unlockstep.cli.assembly import new_model
+    from unlockstep.core.codec import fragment_codecs
+    from unlockstep.learners.torch_store import TorchStore
+    from unlockstep.models import save_model
+
+    if done.layout is None or not done.kept:
+        return
+    model = new_model(config, text)
+    store = TorchStore(model)
+    store.bind(done.layout)
+    codecs = fragment_codecs(done.layout, config.codec.download)
+    for fragment, kept in done.kept.items():
+        store.write_fragment(fragment, codecs[fragment].decode(codecs[fragment].encode(kept.values)))
+    save_model(model, out)
+
+
+def _record(done: Replayed, script: Script, differences: list[str], seconds: float) -> dict[str, Any]:
+    import msgspec
+
+    return {
+        "identical": not differences,
+        "divergence": None if done.divergence is None else msgspec.to_builtins(done.divergence),
+        "differences": differences,
+        "commits": done.commits,
+        "commits_total": script.commits,
+        "steps": done.steps,
+        "processes": len(_followed(script)),
+        "versions": [done.kept[fragment].version for fragment in sorted(done.kept)],
+        "digests": [done.kept[fragment].digest for fragment in sorted(done.kept)],
+        "seconds": round(seconds, 3),
+    }

@@ -96,7 +96,9 @@ def _require_the_recipe(script: Script) -> None:
     from unlockstep.core.errors import UsageError
 
     for process in _followed(script):
-        if process.about.get("recipe") != RECIPE:
+        about = process.about
+        shares = about.get("shard", ""), about.get("shards", "")
+        if about.get("recipe") != RECIPE or not all(share.isdecimal() for share in shares) or int(shares[1]) < 1:
             raise UsageError(OWN_LOOP.format(name=process.key.learner))
 
 

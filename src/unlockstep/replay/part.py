@@ -113,6 +113,11 @@ class Part:
         """For people."""
         return f"{self.process.key.learner}.{self.process.key.first}"
 
+    @property
+    def is_done(self) -> bool:
+        """Nobody needs more of it."""
+        return self._done == len(self._programme) and self.steps >= self.process.until.steps
+
     def values(self) -> tuple[Float32, ...]:
         """Of the model, by fragment."""
         return self._holdings.values()

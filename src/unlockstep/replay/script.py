@@ -9,6 +9,7 @@ them (``core.deeds``), and between them the moments at which its state was taken
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
@@ -293,11 +294,21 @@ def _sources(script: Script, process: Process, deed: Deed) -> Iterable[tuple[Pro
             yield source, Place(moment.deeds, moment.steps)
 
 
-def versions_used(script: Script) -> dict[tuple[int, int], int]:
+def versions_used(script: Script) -> Counter[tuple[int, int]]:
     """(fragment, version) -> how often it is written into a model."""
-    uses: dict[tuple[int, int], int] = {}
+    uses: Counter[tuple[int, int]] = Counter()
     for process in script.processes.values():
         for act in process.programme():
             if isinstance(act, AdoptionNotice) and act.source in (Source.ADOPTED, Source.LOADED):
-                uses[act.fragment, act.version] = uses.get((act.fragment, act.version), 0) + 1
+                uses[act.fragment, act.version] += 1
     return uses
+
+
+def takers(script: Script) -> Counter[tuple[Moment, bool]]:
+    """A moment, and whether all is taken of it as by a checkpoint -> how often that is done."""
+    counts: Counter[tuple[Moment, bool]] = Counter()
+    for process in script.processes.values():
+        for act in process.programme():
+            if isinstance(act, StateTaken | CheckpointTaken):
+                counts[act.of, isinstance(act, CheckpointTaken)] += 1
+    return counts

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from typing import TypeVar
 
 from unlockstep.config import RunConfig
 from unlockstep.core import actions
@@ -28,8 +29,10 @@ from unlockstep.loop import Contribution
 from unlockstep.replay.divergence import Diverged, Divergence
 from unlockstep.replay.part import Part
 from unlockstep.replay.performer import Performer
-from unlockstep.replay.script import Capture, Commit, Place, Process, ProcessKey, Script, versions_used
+from unlockstep.replay.script import Capture, Commit, Place, Process, ProcessKey, Script, takers, versions_used
 from unlockstep.storehouse import Inspection, Kept, Storehouse
+
+Taken = TypeVar("Taken")
 
 Cast = Callable[[Process], Performer]
 """A process of a learner -> what it trained, as it was when it began."""
@@ -118,6 +121,14 @@ class Stage:
         """Handed over, and to be merged by a later commit."""
         self._states: dict[Moment, tuple[tuple[Float32, ...], State]] = {}
         self._memories: dict[Moment, object] = {}
+        self._takers = takers(script)
+        """How often each of them will still be taken."""
+        self._succeeded = {
+            script.process_of(process.key.learner, process.began.after).key
+            for process in script.processes.values()
+            if process.began is not None and process.began.after
+        }
+        """Processes whose programs went on as others."""
         codec = config.codec
         self._encodes_all = codec.upload_feedback and any(each.is_integer for each in codec.uploads)
 
@@ -154,7 +165,9 @@ class Stage:
     def _commit(self, commit: Commit) -> None:
         event = commit.event
         for accepted, maker in zip(commit.merged, commit.makers, strict=True):
-            self._part(maker).go_to(Place(accepted.deed, accepted.steps))
+            key = Merged(accepted.learner, maker.first, accepted.round, accepted.tokens)
+            if key not in self._made:
+                self._go_to(maker, Place(accepted.deed, accepted.steps))
         by_learner: dict[str, list[tuple[int, ContributionAccepted]]] = {}
         for accepted, maker in zip(commit.merged, commit.makers, strict=True):
             made = self._made.pop(Merged(accepted.learner, maker.first, accepted.round, accepted.tokens))
@@ -335,18 +348,24 @@ class Stage:
 
     def donated(self, moment: Moment) -> tuple[tuple[Float32, ...], State]:
         """See ``part.Given``."""
-        if moment not in self._states:
-            self._follow(moment)
-        return self._states[moment]
+        return self._taken(moment, False, self._states)
 
     def memory(self, moment: Moment) -> object:
         """See ``part.Given``."""
-        if moment not in self._memories:
-            self._follow(moment)
-        return self._memories[moment]
+        return self._taken(moment, True, self._memories)
 
-    def _follow(self, moment: Moment) -> None:
-        self._part(self._script.process_at(moment).key).go_to(Place(moment.deeds, moment.steps))
+    def _taken(self, moment: Moment, whole: bool, kept: dict[Moment, Taken]) -> Taken:
+        """What was kept, no longer than somebody needs it."""
+        if moment not in kept:
+            self._go_to(self._script.process_at(moment).key, Place(moment.deeds, moment.steps))
+        self._takers[moment, whole] -= 1
+        return kept[moment] if self._takers[moment, whole] else kept.pop(moment)
+
+    def _go_to(self, key: ProcessKey, place: Place) -> None:
+        part = self._part(key)
+        part.go_to(place)
+        if part.is_done and key not in self._succeeded:
+            del self._parts[key]
 
 
 def _weights(by_learner: dict[str, list[tuple[int, ContributionAccepted]]]) -> dict[str, float]:

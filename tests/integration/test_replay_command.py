@@ -1,0 +1,188 @@
+"""``unlockstep replay`` of runs of real models under virtual time: what it compares, says and writes, and what it
+refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from support.train_process import TESTS
+from unlockstep import config as run_config
+from unlockstep import tape as tapes
+from unlockstep.cli import app, exits
+from unlockstep.cli.assembly import about_recipe, load_text, new_backend
+from unlockstep.config import RunConfig
+from unlockstep.core.events import Event, FragmentCommitted, LearnerJoined, StateHandedOver, StepReported
+from unlockstep.core.ids import NANOSECONDS_PER_SECOND
+from unlockstep.core.options import ProtocolOptions
+from unlockstep.runlog import Header, RunLogWriter, read
+from unlockstep.sim.world import World
+
+SECOND_NS = NANOSECONDS_PER_SECOND
+LEARNERS = ("learner-0", "learner-1", "learner-2")
+
+TAPE = tapes.Tape(
+    name="two-deaths",
+    learners=LEARNERS,
+    actions=(
+        tapes.Kill(at_ns=2 * SECOND_NS, target="learner-1"),
+        tapes.Restart(at_ns=3 * SECOND_NS, target="learner-1"),
+        tapes.Kill(at_ns=4 * SECOND_NS, target=tapes.SYNCER),
+        tapes.Restart(at_ns=5 * SECOND_NS, target=tapes.SYNCER),
+    ),
+)
+
+
+def config_of(corpus: Path) -> RunConfig:
+    return RunConfig(
+        run=run_config.RunSection(name="night", seed=3, steps=60),
+        model=run_config.ModelSection(spec="support.tiny_lm:tiny_lm"),
+        data=run_config.DataSection(source=str(corpus), sequence_length=16, validation_share=0.2),
+        inner=run_config.InnerSection(batch_size=2, warmup_steps=3),
+        codec=run_config.CodecSection(upload=run_config.Codec.INT4),
+        protocol=ProtocolOptions(fragments=2, interval_steps=4),
+    )
+
+
+def write(folder: Path, config: RunConfig, events: Iterable[Event]) -> Path:
+    """A run folder as a syncer leaves it."""
+    folder.mkdir()
+    (folder / "config.toml").write_text(run_config.dumps(config), encoding="utf-8")
+    with RunLogWriter(folder / "run.jsonl", Header(run="night", config_digest=run_config.digest(config))) as log:
+        log.write(events)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def night(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run in which a learner and the syncer have died."""
+    sys.path.insert(0, str(TESTS))
+    place = tmp_path_factory.mktemp("night")
+    corpus = place / "corpus.txt"
+    corpus.write_text("".join(f"{number} times {number} is {number * number}.\n" for number in range(300)))
+    config = config_of(corpus)
+    text = load_text(config)
+    shards = {name: (number, len(LEARNERS)) for number, name in enumerate(LEARNERS)}
+    world = World(config, remembers=True, about=lambda name: about_recipe(*shards[name]))
+    speeds = {name: (100 + 30 * number) * 1_000_000 for number, name in enumerate(LEARNERS)}
+    world.schedule(TAPE, lambda name: (new_backend(config, *shards[name], text), speeds[name]))
+    world.run()
+    assert world.ended
+    events = [*world.take_events(), *world.events]
+    assert any(isinstance(event, StateHandedOver) for event in events)
+    return write(place / "run", config, events)
+
+
+def events_of(folder: Path) -> list[Event]:
+    return list(read(folder / "run.jsonl")[1])
+
+
+def copied(night: Path, folder: Path, events: Iterable[Event]) -> str:
+    """The run with another log."""
+    return str(write(folder / "run", run_config.load(night / "config.toml"), events))
+
+
+def test_every_bit_comes_out_again(night: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["replay", str(night)]) == exits.DONE
+    assert capsys.readouterr().out.startswith("identical: ")
+
+
+def test_the_result_as_json(night: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["replay", str(night), "--json"]) == exits.DONE
+    told = json.loads(capsys.readouterr().out)
+    commits = [event for event in events_of(night) if isinstance(event, FragmentCommitted)]
+    newest = {commit.fragment: commit for commit in commits}
+    assert told["identical"] and told["divergence"] is None
+    assert told["commits"] == told["commits_total"] == len(commits)
+    assert told["digests"] == [newest[fragment].digest for fragment in sorted(newest)]
+
+
+def test_a_part_of_the_run_and_the_model_it_came_to(
+    night: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commits = [event for event in events_of(night) if isinstance(event, FragmentCommitted)]
+    for name in ("once", "twice"):
+        out = str(tmp_path / name)
+        assert app.run(["replay", str(night), "--until", str(commits[5].round), "--out", out, "--json"]) == exits.DONE
+        assert json.loads(capsys.readouterr().out)["commits"] == 6
+    once, twice = (load_file(tmp_path / name / "model.safetensors") for name in ("once", "twice"))
+    assert {name: values.tobytes() for name, values in once.items()} == {n: v.tobytes() for n, v in twice.items()}
+
+
+def test_the_first_difference_is_an_error_of_one_sentence(
+    night: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events = events_of(night)
+    index = next(n for n, event in enumerate(events) if isinstance(event, StepReported) and event.steps == 9)
+    step = events[index]
+    assert isinstance(step, StepReported)
+    events[index] = msgspec.structs.replace(step, loss=step.loss + 1e-6)
+    assert app.run(["replay", copied(night, tmp_path, events), "--json"]) == exits.FAILED
+    out, errors = capsys.readouterr()
+    told = json.loads(out)
+    assert not told["identical"]
+    assert (told["divergence"]["learner"], told["divergence"]["step"]) == (step.learner, 9)
+    assert errors.splitlines()[-1].startswith(f"error: the loss of step 9 of {step.learner}.{step.incarnation} was ")
+
+
+def test_a_saved_model_that_is_another_is_seen(night: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from unlockstep.core.events import EvaluationReported
+
+    events = events_of(night)
+    commits = [event for event in events if isinstance(event, FragmentCommitted)]
+    newest = {commit.fragment: commit.version for commit in commits}
+    scored = EvaluationReported(events[-1].at_ns, "evaluator", 60, 1.0, 1.0, (newest[0], newest[1]))
+    folder = Path(copied(night, tmp_path, [*events, scored]))
+    assert app.run(["replay", str(night), "--out", str(folder / "model")]) == exits.DONE
+    assert app.run(["replay", str(folder)]) == exits.DONE
+    file = folder / "model" / "model.safetensors"
+    body = bytearray(file.read_bytes())
+    body[-1] ^= 1
+    file.write_bytes(body)
+    capsys.readouterr()
+    assert app.run(["replay", str(folder)]) == exits.FAILED
+    assert "is not the model that comes out" in capsys.readouterr().err
+
+
+def test_another_torch_is_said_with_the_difference(
+    night: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = [
+        msgspec.structs.replace(event, about={**event.about, "torch": "0.1"})
+        if isinstance(event, LearnerJoined)
+        else event
+        for event in events_of(night)
+    ]
+    assert app.run(["replay", copied(night, tmp_path, other)]) == exits.DONE
+    assert f"trained with torch 0.1, and here is {torch.__version__}" in capsys.readouterr().err
+
+
+def test_a_loop_of_ones_own_cannot_be_made_again(
+    night: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = [
+        msgspec.structs.replace(event, about={}) if isinstance(event, LearnerJoined) else event
+        for event in events_of(night)
+    ]
+    assert app.run(["replay", copied(night, tmp_path, own)]) == exits.USAGE
+    assert "trained in a loop of its own, which this command cannot make again" in capsys.readouterr().err
+
+
+def test_what_holds_no_run_is_refused(night: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["replay", str(tmp_path / "nowhere")]) == exits.USAGE
+    assert "there is no run log" in capsys.readouterr().err
+    assert app.run(["replay", copied(night, tmp_path, events_of(night)[:3])]) == exits.USAGE
+    assert "holds no commit" in capsys.readouterr().err
+    shutil.rmtree(tmp_path / "run")
+    commits = [event for event in events_of(night) if isinstance(event, FragmentCommitted)]
+    old = [msgspec.structs.replace(commits[0], merged=()), *commits[1:]]
+    assert app.run(["replay", copied(night, tmp_path, old)]) == exits.USAGE
+    assert "written by an earlier version of unlockstep" in capsys.readouterr().err

@@ -143,8 +143,9 @@ def new_backend(
     model = new_model(config, text)
     # For dropout: every learner draws masks of its own.
     own_seed = config.run.seed + 1 + shard
-    if not is_alone:
-        generators = OwnGenerators(own_seed)
-        return TorchBackend(model, causal_loss, stream, config.inner, config.run.steps, generators=generators)
-    torch.manual_seed(own_seed)
-    return TorchBackend(model, causal_loss, stream, config.inner, config.run.steps)
+    generators = None if is_alone else OwnGenerators(own_seed)
+    if is_alone:
+        torch.manual_seed(own_seed)
+    backend = TorchBackend(model, causal_loss, stream, config.inner, config.run.steps, generators=generators)
+    backend.about = about_recipe(shard, shard_count)
+    return backend

@@ -62,7 +62,7 @@ def learner(
     """Train as one learner, with the settings of its syncer."""
     from unlockstep import config as run_config
     from unlockstep.cli.access import client_security
-    from unlockstep.cli.assembly import about_recipe, loading, new_backend, require_torch
+    from unlockstep.cli.assembly import loading, new_backend, require_torch
     from unlockstep.cli.exits import stop_request
     from unlockstep.cli.output import log_to_stderr
     from unlockstep.core.errors import UsageError
@@ -85,20 +85,8 @@ def learner(
     with stop_request(parent_pid, notice_s) as stop:
         with loading(config):
             backend = new_backend(config, shard, shards)
-        about = about_recipe(shard, shards)
         ended = _train(
-            backend,
-            about,
-            config,
-            syncer,
-            security,
-            name,
-            checkpoint,
-            slowdown,
-            notice_s,
-            bandwidth_mbit,
-            stop,
-            as_json,
+            backend, config, syncer, security, name, checkpoint, slowdown, notice_s, bandwidth_mbit, stop, as_json
         )
         return 0 if ended else stop.exit_code
 
@@ -115,7 +103,6 @@ def _require_a_cap_that_will_do(bandwidth_mbit: float | None) -> None:
 
 def _train(
     backend: TorchBackend,
-    about: dict[str, str],
     config: RunConfig,
     syncer: str,
     security: ClientSecurity,
@@ -142,7 +129,7 @@ def _train(
             on_reset=backend.reset_optimizer,
             checkpoint=checkpoint,
             stateful={"recipe": backend},
-            about=about,
+            about=backend.about,
             data=backend.stream if isinstance(backend.stream, LeasedStream) else None,
             leave_s=LEAVING_SHARE * notice_s,
             bandwidth_mbit=bandwidth_mbit,

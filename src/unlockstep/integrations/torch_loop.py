@@ -198,8 +198,7 @@ class Learner:
         if courier not in get_args(CourierKind):
             raise UsageError(f"courier is {courier!r}; choose process or thread")
         self._bytes_per_s = _bytes_per_s(bandwidth_mbit)
-        self._leave_s = leave_s
-        self._about = about
+        self._leave_s, self._about = leave_s, about
         self._courier: CourierKind = courier
         self.name = default_name() if name is None else name
         if not is_learner_name(self.name):
@@ -210,8 +209,7 @@ class Learner:
         self._optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
         check_optimizer(model, *self._optimizers)
         self._on_reset = on_reset
-        self._syncer = syncer
-        self._timeout_s = timeout_s
+        self._syncer, self._timeout_s = syncer, timeout_s
         self._security = ClientSecurity.of(ca, cert, key, token)
         settings = read_config(syncer, run, self._security)
         self.config: RunConfig = run_config.loads(settings, source=f"the configuration from {syncer}")

@@ -116,6 +116,8 @@ class TorchBackend:
         self._steps = 0
         self._device = self._parameters[0].device
         self._generators = generators
+        self.about: Mapping[str, str] = {}
+        """What a run log should know of it, if whoever has made it says so."""
 
     def tensors(self) -> Sequence[TensorSpec]:
         """See ``TorchStore.tensors``."""

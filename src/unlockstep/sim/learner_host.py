@@ -128,9 +128,7 @@ class LearnerProcess:
     ) -> None:
         layout = build_layout(backend.tensors(), config.protocol.fragments, LayoutMethod(config.protocol.layout))
         backend.bind(layout)
-        self.name = host.name
-        self.life = life
-        self.backend = backend
+        self.name, self.life, self.backend = host.name, life, backend
         self.steps = 0
         self.loop = LearnerLoop.create(
             host.name,

@@ -10,7 +10,7 @@ import gc
 import importlib.util
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -143,9 +143,9 @@ def new_backend(
     model = new_model(config, text)
     # For dropout: every learner draws masks of its own.
     own_seed = config.run.seed + 1 + shard
-    generators = None if is_alone else OwnGenerators(own_seed)
     if is_alone:
         torch.manual_seed(own_seed)
+    generators = nullcontext() if is_alone else OwnGenerators(own_seed)
     backend = TorchBackend(model, causal_loss, stream, config.inner, config.run.steps, generators=generators)
     backend.about = about_recipe(shard, shard_count)
     return backend

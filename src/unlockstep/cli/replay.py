@@ -121,12 +121,14 @@ def other_machine(script: Script) -> str:
 def _perform(config: RunConfig, text: Text, process: Process) -> Any:
     from unlockstep.cli.assembly import new_backend
     from unlockstep.data import LeasedStream
+    from unlockstep.learners.random_states import OwnGenerators
     from unlockstep.learners.torch_performer import TorchPerformer
 
     about = process.about
-    backend = new_backend(config, int(about["shard"]), int(about["shards"]), text)
-    stream = backend.stream
-    return TorchPerformer(backend, stream.hold if isinstance(stream, LeasedStream) else None)
+    backend = new_backend(config, int(about["shard"]), int(about["shards"]), text, is_alone=False)
+    stream, generators = backend.stream, backend.generators
+    assert isinstance(generators, OwnGenerators), "a backend that is not alone has its own"
+    return TorchPerformer(backend, generators, stream.hold if isinstance(stream, LeasedStream) else None)
 
 
 class _Progress:

@@ -37,6 +37,15 @@ class OwnGenerators:
         self._others: Any = None
         """What numpy draws from outside the block, while it is inside."""
 
+    @property
+    def places(self) -> tuple[Any, ...]:
+        """Where they are, to be given to others; outside the block."""
+        return self._own
+
+    def go_to(self, places: tuple[Any, ...]) -> None:
+        """Go on from there; outside the block."""
+        self._own = places
+
     def __enter__(self) -> None:
         torch.set_rng_state(self._cpu)
         for device, place in enumerate(self._devices):

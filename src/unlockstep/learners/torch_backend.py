@@ -115,7 +115,7 @@ class TorchBackend:
         self._steps_total = steps_total
         self._steps = 0
         self._device = self._parameters[0].device
-        self._generators = generators
+        self.generators = generators
         self.about: Mapping[str, str] = {}
         """What a run log should know of it, if whoever has made it says so."""
 
@@ -138,7 +138,7 @@ class TorchBackend:
     def inner_step(self, clock: int) -> StepStats:
         """One AdamW step on the mean gradient of ``accumulation`` batches, at the rate of ``clock``, or at that of a
         beginner's warm-up if it is lower."""
-        with self._generators:
+        with self.generators:
             return self._step(clock)
 
     def _step(self, clock: int) -> StepStats:

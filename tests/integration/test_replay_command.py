@@ -18,13 +18,13 @@ from support.train_process import TESTS
 from unlockstep import config as run_config
 from unlockstep import tape as tapes
 from unlockstep.cli import app, exits
-from unlockstep.cli.assembly import about_recipe, load_text, new_backend
+from unlockstep.cli.assembly import Text, load_text, new_backend
 from unlockstep.config import RunConfig
 from unlockstep.core.events import Event, FragmentCommitted, LearnerJoined, StateHandedOver, StepReported
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 from unlockstep.core.options import ProtocolOptions
 from unlockstep.runlog import Header, RunLogWriter, read
-from unlockstep.sim.world import World
+from unlockstep.virtual.ring import Ring
 
 SECOND_NS = NANOSECONDS_PER_SECOND
 LEARNERS = ("learner-0", "learner-1", "learner-2")
@@ -70,15 +70,18 @@ def night(tmp_path_factory: pytest.TempPathFactory) -> Path:
     corpus.write_text("".join(f"{number} times {number} is {number * number}.\n" for number in range(300)))
     config = config_of(corpus)
     text = load_text(config)
-    shards = {name: (number, len(LEARNERS)) for number, name in enumerate(LEARNERS)}
-    world = World(config, remembers=True, about=lambda name: about_recipe(*shards[name]))
-    speeds = {name: (100 + 30 * number) * 1_000_000 for number, name in enumerate(LEARNERS)}
-    world.schedule(TAPE, lambda name: (new_backend(config, *shards[name], text), speeds[name]))
-    world.run()
-    assert world.ended
-    events = [*world.take_events(), *world.events]
+    return write(place / "run", config, played(config, text))
+
+
+def played(config: RunConfig, text: Text) -> list[Event]:
+    """What happens in a run with the tape."""
+    ring = Ring(config, TAPE, lambda shard, shards: new_backend(config, shard, shards, text, is_alone=False))
+    for _ in ring.play():
+        pass
+    assert ring.world.ended
+    events = [*ring.world.take_events(), *ring.world.events]
     assert any(isinstance(event, StateHandedOver) for event in events)
-    return write(place / "run", config, events)
+    return events
 
 
 def events_of(folder: Path) -> list[Event]:
@@ -93,6 +96,23 @@ def copied(night: Path, folder: Path, events: Iterable[Event]) -> str:
 def test_every_bit_comes_out_again(night: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert app.run(["replay", str(night)]) == exits.DONE
     assert capsys.readouterr().out.startswith("identical: ")
+
+
+def test_a_run_of_data_leases_whose_model_draws_random_numbers(
+    night: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = run_config.apply(
+        run_config.load(night / "config.toml"),
+        [
+            'data.deal="leases"',
+            "data.chunk_sequences=3",
+            "data.stock_sequences=8",
+            'model.spec="support.tiny_lm:forgetful_lm"',
+            'adoption.mode="blend"',
+        ],
+    )
+    events = played(config, load_text(config))
+    assert app.run(["replay", str(write(tmp_path / "run", config, events))]) == exits.DONE, capsys.readouterr().err
 
 
 def test_the_result_as_json(night: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,13 @@ def tiny_lm(vocabulary_size: int) -> nn.Module:
     )
 
 
+def forgetful_lm(vocabulary_size: int) -> nn.Module:
+    """The same with dropout."""
+    return nn.Sequential(
+        nn.Embedding(vocabulary_size, 8), nn.Dropout(0.2), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, vocabulary_size)
+    )
+
+
 def frozen_lm(vocabulary_size: int) -> nn.Module:
     """The same with nothing to train."""
     return tiny_lm(vocabulary_size).requires_grad_(False)

@@ -50,7 +50,7 @@ class World:
         remembers: what learners train is an ``InnerState`` too: new processes take it from others, if ``[recovery]``
             says so.
         overhear: called with whatever the syncer says to a learner.
-        about: what the run log should know of a process of this name.
+        about: what the run log should know of a process that trains this.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class World:
         feed: Feed = lambda backend, grants: None,
         remembers: bool = False,
         overhear: Overhear = lambda process, message: None,
-        about: Callable[[str], Mapping[str, str]] = lambda name: {},
+        about: Callable[[Backend], Mapping[str, str]] = lambda backend: {},
     ) -> None:
         self._remembers = remembers and config.recovery.donor
         self.config = config
@@ -273,7 +273,7 @@ class World:
             None if self._make_course is None else self._make_course(backend),
             self._feed,
             inner,
-            self._about(name),
+            self._about(backend),
         )
         self.started.append(host.process)
 

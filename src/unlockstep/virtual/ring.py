@@ -74,6 +74,7 @@ class Ring:
             make_course=_course if config.data.deal is Deal.LEASES else None,
             feed=_feed,
             remembers=True,
+            about=lambda backend: getattr(backend, "about", {}),
         )
         self.world.schedule(tape, self._start)
         self._tape_ends_ns = max((action.at_ns for action in tape.actions), default=0)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from unlockstep.cli.assembly import Text
     from unlockstep.config import RunConfig
     from unlockstep.core.events import Event
+    from unlockstep.learners.torch_performer import TorchPerformer
     from unlockstep.replay.script import Process, Script
     from unlockstep.replay.stage import Replayed
 
@@ -67,7 +68,7 @@ def replay(
         text = load_text(config)
         began_s = time.monotonic()
         told = _Progress(script, log.info)
-        done = repeat(script, config, lambda process: _perform(config, text, process), on_step=told.step)
+        done = repeat(script, config, lambda process: performer(config, text, process), on_step=told.step)
     seconds = time.monotonic() - began_s
     differences = [] if done.divergence is None else [done.divergence.sentence]
     if not differences and until is None:
@@ -118,7 +119,8 @@ def other_machine(script: Script) -> str:
     return ""
 
 
-def _perform(config: RunConfig, text: Text, process: Process) -> Any:
+def performer(config: RunConfig, text: Text, process: Process) -> TorchPerformer:
+    """What a process of ``unlockstep learner`` trained, as it was when it began."""
     from unlockstep.cli.assembly import new_backend
     from unlockstep.data import LeasedStream
     from unlockstep.learners.random_states import OwnGenerators

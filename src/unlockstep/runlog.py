@@ -2,7 +2,7 @@
 
 ::
 
-    {"schema":2,"run":"night","config_digest":"9f86d0..."}                          the header, once a file
+    {"schema":3,"run":"night","config_digest":"9f86d0..."}                          the header, once a file
     {"event":"RoundOpened","at_ns":5012000,"round":0,"fragment":0,"clock":1,...}    one line an event (``core.events``)
 
 A long run has several files, ``run.jsonl`` and then ``run.LIFE-PART.jsonl``: each life of the syncer begins one of its
@@ -34,9 +34,9 @@ from unlockstep.core.errors import UsageError
 from unlockstep.core.events import Event, RunSeeded
 from unlockstep.files import DISK_FULL
 
-SCHEMA_VERSION = 2
-SCHEMAS_READ = (1, SCHEMA_VERSION)
-"""Logs of the first schema have one file."""
+SCHEMA_VERSION = 3
+SCHEMAS_READ = (1, 2, SCHEMA_VERSION)
+"""Logs of the first schema have one file; those of the second do not hold what a replay needs."""
 
 PART_BYTES_MAX = 64 * 1024 * 1024
 """A file longer than this is continued in another one."""

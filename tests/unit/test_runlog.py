@@ -70,7 +70,7 @@ def test_events_come_back_as_they_were_written(path: Path) -> None:
 def test_a_line_is_json_with_its_kind_and_time_first(path: Path) -> None:
     write(path, [OPENED])
     assert path.read_text(encoding="utf-8").splitlines() == [
-        '{"schema":2,"run":"night","config_digest":"9f86d081884c7d65"}',
+        '{"schema":3,"run":"night","config_digest":"9f86d081884c7d65"}',
         '{"event":"RoundOpened","at_ns":2,"round":0,"fragment":0,"clock":1,"live":2,"asked":["a","b"]}',
     ]
 
@@ -173,7 +173,7 @@ def test_a_file_that_lost_its_end_in_a_crash_of_the_machine_is_named(path: Path)
 
 def test_a_log_of_the_first_schema_is_read(path: Path) -> None:
     write(path, EVENTS)
-    path.write_bytes(path.read_bytes().replace(b'"schema":2', b'"schema":1'))
+    path.write_bytes(path.read_bytes().replace(b'"schema":3', b'"schema":1'))
     assert list(runlog.read(path)[1]) == EVENTS
 
 
@@ -213,8 +213,8 @@ def test_a_log_without_a_header_is_refused(path: Path, damage: bytes) -> None:
 
 
 def test_a_log_of_another_schema_is_refused(path: Path) -> None:
-    path.write_text('{"schema":3,"run":"night","config_digest":"00","more":1}\n', encoding="utf-8")
-    assert "has schema 3 but this version reads schema 2; use the version that wrote it" in complaint(path)
+    path.write_text('{"schema":4,"run":"night","config_digest":"00","more":1}\n', encoding="utf-8")
+    assert "has schema 4 but this version reads schema 3; use the version that wrote it" in complaint(path)
 
 
 def test_a_file_that_cannot_be_opened_is_said(path: Path) -> None:
@@ -270,7 +270,7 @@ def test_a_file_that_is_withdrawn_leaves_the_log_as_it_was(path: Path) -> None:
 def test_a_life_that_had_no_room_for_its_header_is_void(path: Path) -> None:
     """C28: a syncer that was started while the disk was full, or died at once, leaves the log as it was."""
     write(path, EVENTS)
-    for life, left in ((2, b""), (3, b'{"schema":2,"ru')):
+    for life, left in ((2, b""), (3, b'{"schema":3,"ru')):
         path.with_name(f"events.{life:04}-0001.jsonl").write_bytes(left)
         assert list(runlog.read(path)[1]) == EVENTS
 

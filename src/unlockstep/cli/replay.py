@@ -7,7 +7,7 @@ and in which order, is ``replay``'s.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +16,7 @@ import typer
 if TYPE_CHECKING:
     from unlockstep.cli.assembly import Text
     from unlockstep.config import RunConfig
+    from unlockstep.core.data_book import Grant
     from unlockstep.core.events import Event
     from unlockstep.learners.torch_performer import TorchPerformer
     from unlockstep.replay.script import Process, Script
@@ -122,6 +123,7 @@ def other_machine(script: Script) -> str:
 def performer(config: RunConfig, text: Text, process: Process) -> TorchPerformer:
     """What a process of ``unlockstep learner`` trained, as it was when it began."""
     from unlockstep.cli.assembly import new_backend
+    from unlockstep.core.course import CourseState
     from unlockstep.data import LeasedStream
     from unlockstep.learners.random_states import OwnGenerators
     from unlockstep.learners.torch_performer import TorchPerformer
@@ -130,7 +132,13 @@ def performer(config: RunConfig, text: Text, process: Process) -> TorchPerformer
     backend = new_backend(config, int(about["shard"]), int(about["shards"]), text, is_alone=False)
     stream, generators = backend.stream, backend.generators
     assert isinstance(generators, OwnGenerators), "a backend that is not alone has its own"
-    return TorchPerformer(backend, generators, stream.hold if isinstance(stream, LeasedStream) else None)
+    course = stream.course if isinstance(stream, LeasedStream) else None
+
+    def feed(parts: Sequence[Grant]) -> None:
+        assert course is not None, "a run that grants places has learners with leased streams"
+        course.resume(CourseState(parts[0].at, grants=tuple(parts)))
+
+    return TorchPerformer(backend, generators, feed)
 
 
 class _Progress:

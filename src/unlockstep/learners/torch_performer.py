@@ -27,24 +27,19 @@ class TorchPerformer:
     Args:
         backend: what it trains, just made.
         generators: those it enters for every step.
-        feed: gives its stream the places of the next step; None: it reads a share of its own.
+        feed: gives its stream the places of the next step.
     """
 
     def __init__(
-        self, backend: TorchBackend, generators: OwnGenerators, feed: Callable[[Sequence[Grant]], None] | None
+        self, backend: TorchBackend, generators: OwnGenerators, feed: Callable[[Sequence[Grant]], None]
     ) -> None:
         self._backend = backend
-        self._feed = feed
+        self.feed = feed
         self._generators = generators
         self.tensors, self.bind = backend.tensors, backend.bind
         self.read_fragment, self.write_fragment = backend.read_fragment, backend.write_fragment
         self.inner_state, self.load_inner_state = backend.inner_state, backend.load_inner_state
         self.inner_step, self.reset_optimizer, self.seek = backend.inner_step, backend.reset_optimizer, backend.seek
-
-    def feed(self, parts: Sequence[Grant]) -> None:
-        """The next step is trained on these places."""
-        assert self._feed is not None, "a run that grants places has learners with leased streams"
-        self._feed(parts)
 
     def remember(self) -> object:
         """What its checkpoint would hold (``integrations.learner_checkpoint``)."""

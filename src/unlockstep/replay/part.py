@@ -12,6 +12,7 @@ from typing import Protocol
 from unlockstep.config import RunConfig
 from unlockstep.core.chunks import Float32
 from unlockstep.core.course import Course
+from unlockstep.core.data_book import Grant
 from unlockstep.core.deeds import (
     AdoptionNotice,
     CheckpointTaken,
@@ -101,6 +102,8 @@ class Part:
         self._course.hold(process.course(), exhausted=True)
         self._odd = {deed.steps: deed.parts for deed in process.deeds.values() if isinstance(deed, DataTaken)}
         for _ in range(unheard):  # Nothing is left of them but where the data and the random state are.
+            if process.grants:
+                performer.feed((Grant(0, 0, 0, self._course.step_sequences),))
             performer.inner_step(0)
         if process.began is not None and process.began.after_steps:
             performer.reset_optimizer()
@@ -131,8 +134,6 @@ class Part:
             number, steps = _place(act)
             if (number, steps) > place:
                 break
-            if isinstance(act, DataTaken):
-                steps -= 1  # It says what the step was trained on that has brought it there.
             self._step_to(max(steps, self.steps))
             self._done += 1
             if isinstance(act, Capture):
@@ -199,7 +200,6 @@ class Part:
             case StateTaken(of=moment):
                 self._donated, inner = self._given.donated(moment)
                 self.performer.load_inner_state(inner)
-                self._is_donated = True
             case CheckpointTaken(of=of, keeps_inner=keeps_inner):
                 is_own = of.learner == self.process.key.learner
                 memory = self._given.memory(of)

@@ -108,9 +108,14 @@ def means(scores: Sequence[Score]) -> str:
 
 
 def _kept(file: Path, commit: str) -> list[Score]:
-    """What earlier runs of the same code have left."""
-    sheet = msgspec.json.decode(file.read_bytes(), type=Sheet) if file.exists() else None
-    return [] if sheet is None or sheet.commit != commit else list(sheet.scores)
+    """What earlier runs of the same code have left; those of other code may have another form."""
+
+    class Origin(msgspec.Struct):
+        commit: str
+
+    if not file.exists() or msgspec.json.decode(file.read_bytes(), type=Origin).commit != commit:
+        return []
+    return list(msgspec.json.decode(file.read_bytes(), type=Sheet).scores)
 
 
 def _how_it_went(ring: RingScore | None, first: RingScore | None) -> str:

@@ -139,10 +139,14 @@ def _write(file: Path, experiment: str, commit: str, scores: Sequence[Score]) ->
 
 
 def _commit() -> str:
-    """The commit whose code was loaded, with a mark if the tree had changes of its own."""
-    describe = ["git", "-C", str(FOLDER), "describe", "--always", "--dirty", "--abbrev=12"]
-    found = subprocess.run(describe, capture_output=True, text=True, check=False)
-    return found.stdout.strip() or "unknown"
+    """The commit whose code was loaded, with a mark if the tree had changes of its own, but for results."""
+    described = _git("describe", "--always", "--abbrev=12") or "unknown"
+    return described + ("-dirty" if _git("status", "--porcelain", "--", ":/", ":(exclude)results") else "")
+
+
+def _git(*arguments: str) -> str:
+    found = subprocess.run(["git", "-C", str(FOLDER), *arguments], capture_output=True, text=True, check=False)
+    return found.stdout.strip()
 
 
 class _Progress:

@@ -13,9 +13,9 @@ import msgspec
 
 from unlockstep.core.deeds import AdoptionNotice, Deed, Source
 
-SAID_MAX = 4096
-"""Deeds that are remembered after they were said: more than a process does on a connection that is dead already. What
-has gone from here is in a log whose numbers have a gap."""
+SAID_MAX = 1024
+"""Deeds that are remembered after they were said: more than a process does on a connection that is dead already, which
+is found out within half a minute. What has gone from here is in a log whose numbers have a gap."""
 
 SAID_AT_ONCE_MAX = 1024
 """In one report."""

@@ -18,6 +18,7 @@ from unlockstep.config import RunConfig
 from unlockstep.core.actions import Commit, Save, SyncerAction
 from unlockstep.core.codec_choice import UploadCodecs
 from unlockstep.core.data_book import DataBook, Grant, Returned
+from unlockstep.core.deeds_heard import DeedsHeard
 from unlockstep.core.donation import Donations
 from unlockstep.core.errors import UsageError
 from unlockstep.core.going_back import GoingBack
@@ -82,6 +83,7 @@ def _core(
         core._members, core._ledger = members(options, config.codec.uploads[-1]), ledger(options.fragments)
         core._outbox = outbox()
         core._rounds = rounds(taken(options), core._members, core._ledger, core._tally, core._outbox)
+        core._deeds_heard = DeedsHeard(core._rounds, core._ledger, core._outbox)
         core._leasing = Leasing(config.data.dealing, core._outbox, book)
         core.donations = Donations(options, core._members, core._outbox)
         core._going_back = GoingBack(config.rollback, core._rounds, core._members, core._tally, core._outbox)

@@ -8,18 +8,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
 from support.tape_run import SECOND_NS, TapeRun, toy_config
 from unlockstep import tape as tapes
 from unlockstep.core.events import (
+    ContributionAccepted,
     ContributionRefused,
     Event,
     LearnerDeparted,
     LearnerJoined,
     RoundOpened,
+    RunFinished,
     RunSeeded,
     SyncerResumed,
 )
@@ -54,10 +56,11 @@ def play(
     learners: Sequence[str] = ("a", "b"),
     lease_s: float = 10.0,
     enough: Callable[[TapeRun], bool] = lambda run: True,
+    **protocol: Any,
 ) -> TapeRun:
     """A run that ends when all take part again after the last action; its rules are kept, its tokens accounted for."""
     tape = Tape(name="night", learners=tuple(learners), actions=actions, end_ns=actions[-1].at_ns)
-    run = TapeRun(folder, tape, toy_config(len(learners), lease_s), enough)
+    run = TapeRun(folder, tape, toy_config(len(learners), lease_s, **protocol), enough)
     outcome = run.play()
     assert outcome.ending is Ending.FINISHED, (outcome.sentence, run.notes)
     run.check()
@@ -77,6 +80,18 @@ def expired(run: TapeRun, learner: str) -> int:
     return reasons.count(DepartureReason.LEASE_EXPIRED)
 
 
+def merges_all(run: TapeRun, learner: str) -> bool:
+    """Whether all that it handed over while it was given up for dead was merged after it was back, and nothing is
+    lost. Rounds have gone by in hundreds: they are remembered, and no version is too long ago (``PATIENT``)."""
+    refused = {(event.round, event.tokens) for event in of(ContributionRefused, run, learner)}
+    accepted = {(event.round, event.tokens) for event in of(ContributionAccepted, run, learner)}
+    (finished,) = [event for event in run.events if isinstance(event, RunFinished)]
+    return refused <= accepted and (finished.ledger.lost, finished.ledger.refused) == (0, {})
+
+
+PATIENT = {"staleness_max": 100_000, "closed_rounds_max": 100_000}
+
+
 def test_a_killed_learner_stays_dead_until_the_tape_starts_it_again(tmp_path: Path) -> None:
     run = play(tmp_path, tapes.Kill(at_ns=at(0.3), target="b"), tapes.Restart(at_ns=at(1.5), target="b"))
     assert joins(run, "a") == [(1, False)] and joins(run, "b") == [(1, False), (2, False)]
@@ -87,18 +102,20 @@ def test_a_killed_learner_stays_dead_until_the_tape_starts_it_again(tmp_path: Pa
 def test_a_stopped_learner_is_silent_until_it_is_continued(tmp_path: Path) -> None:
     """Its lease ends, which it would not if it had said anything; the same process is back at once."""
     stop, go_on = tapes.Stop(at_ns=at(0.3), target="b"), tapes.Continue(at_ns=at(4.0), target="b")
-    run = play(tmp_path, stop, go_on, lease_s=1.5)
+    run = play(tmp_path, stop, go_on, lease_s=1.5, **PATIENT)
     assert expired(run, "b") >= 1
     assert run.events.index(of(LearnerDeparted, run, "b")[0]) < run.events.index(of(LearnerJoined, run, "b")[1])
     assert joins(run, "b")[:2] == [(1, False), (2, True)]  # the same process, as another incarnation
+    assert merges_all(run, "b")
 
 
 @pytest.mark.parametrize("direction", ["both", "up"])
 def test_a_learner_behind_a_cut_is_not_heard_until_it_is_healed(tmp_path: Path, direction: str) -> None:
     cut = tapes.Cut(at_ns=at(0.3), target="b", direction=direction)  # type: ignore[arg-type]
-    run = play(tmp_path, cut, tapes.Heal(at_ns=at(4.0), target="b"), lease_s=1.5)
+    run = play(tmp_path, cut, tapes.Heal(at_ns=at(4.0), target="b"), lease_s=1.5, **PATIENT)
     assert expired(run, "b") >= 1
     assert joins(run, "b")[:2] == [(1, False), (2, True)]  # the same process, as another incarnation
+    assert merges_all(run, "b")
 
 
 def test_on_a_bad_link_a_run_goes_on_and_every_damaged_body_is_noticed(tmp_path: Path) -> None:

@@ -31,7 +31,18 @@ from unlockstep.core.events import (
     RunSeeded,
 )
 from unlockstep.core.formats import Codec, Packing
-from unlockstep.core.messages import Evaluation, Fenced, Heartbeat, Published, Pull, Settled, Welcome, encode
+from unlockstep.core.messages import (
+    Evaluation,
+    Fenced,
+    HandedOver,
+    Heartbeat,
+    Published,
+    Pull,
+    Settled,
+    Welcome,
+    encode,
+)
+from unlockstep.core.options import ProtocolOptions
 from unlockstep.core.reasons import DepartureReason, RefusalReason
 from unlockstep.core.status import Status
 from unlockstep.net.wire import api
@@ -271,6 +282,28 @@ async def test_an_earlier_start_of_a_learner_is_told_cut_off_and_its_upload_refu
         assert (await old.contribute(pull, old.body(pull.fragment, 1.0)))[0] == 202
         (refused,) = await syncer.log.until(ContributionRefused)
         assert refused.reason is RefusalReason.STALE_INCARNATION
+
+
+@on_loop
+async def test_who_is_back_after_its_lease_hands_over_again_what_was_refused(tmp_path: Path) -> None:
+    """C19"""
+    config = small_config(protocol=ProtocolOptions(fragments=2, interval_steps=2, grace_factor=0.0, lease_s=2.0))
+    async with wire(tmp_path, config) as (syncer, session):
+        learner = syncer.puppet(session, "l0")
+        pull = await learner.start()
+        body = learner.body(pull.fragment, 1.0)
+        assert (await learner.hear(Fenced)).reason is DepartureReason.LEASE_EXPIRED
+        await learner.closed()
+        assert (await learner.contribute(pull, body))[0] == 202
+        (refused,) = await syncer.log.until(ContributionRefused)
+        assert refused.reason is RefusalReason.STALE_INCARNATION
+        kept = HandedOver(pull.round, pull.fragment, refused.tokens)
+        welcome = await learner.join(again=True, unsettled=(kept,))
+        assert (welcome.incarnation, welcome.wanted) == (refused.incarnation + 1, (kept,))
+        assert (await learner.contribute(pull, body))[0] == 202
+        assert (await learner.hear(Settled)).refusal is None
+        ledger = syncer.service.status().ledger
+        assert (ledger.merged, ledger.refused, ledger.lost) == (refused.c_tokens / 2, {}, 0)
 
 
 # ------------------------------------------------------------------------------------------------- malformed requests

@@ -63,6 +63,36 @@ def test_a_stopped_learner_is_given_up_and_takes_part_again_when_it_is_continued
     end(world)
 
 
+AWAY: dict[str, tuple[tapes.Action, tapes.Action]] = {
+    "stopped": (tapes.Stop(at_ns=0, target="b"), tapes.Continue(at_ns=0, target="b")),
+    "cut off": (tapes.Cut(at_ns=0, target="b"), tapes.Heal(at_ns=0, target="b")),
+    "unheard": (tapes.Cut(at_ns=0, target="b", direction="up"), tapes.Heal(at_ns=0, target="b")),
+    "syncer stopped": (tapes.Stop(at_ns=0, target=tapes.SYNCER), tapes.Continue(at_ns=0, target=tapes.SYNCER)),
+}
+
+
+@pytest.mark.parametrize("how", AWAY)
+def test_who_comes_back_after_its_lease_loses_no_token(how: str) -> None:
+    """C19: whether it was asked, or its body was on its way, when the lease ended: what it answers under its old
+    incarnation is refused, and merged when it is handed over once more under the new one."""
+    departed = fenced = 0
+    for phase in range(6):
+        config = settings(lease_s=1.0, adoption=Adoption.CARRY, staleness_max=64)
+        world = ring_of(config, TWO, Costs(body_ns=70 * MS))
+        world.run(2 * SECOND_NS + phase * 17 * MS)
+        begins, ends = AWAY[how]
+        do(world, begins)
+        world.run(world.clock.now_ns() + 2500 * MS + phase * 119 * MS)
+        do(world, ends)
+        world.run(world.clock.now_ns() + 6 * SECOND_NS)
+        end(world, transfer_ns=5 * SECOND_NS)
+        ledger = world.core.status(world.clock.now_ns()).ledger
+        assert ledger.merged + ledger.merged_late == ledger.trained, (phase, ledger)
+        departed += len(departures(world))
+        fenced += len(of(ContributionRefused, world.events))
+    assert departed > 0 and fenced > 0
+
+
 def test_a_step_takes_as_much_longer_as_its_learner_was_stopped() -> None:
     world = ring_of(settings(lease_s=60.0), TWO)
     world.run(SECOND_NS + STEP_NS // 2)

@@ -27,6 +27,7 @@ from unlockstep.core.formats import Codec
 from unlockstep.core.ids import PROTOCOL_VERSION
 from unlockstep.core.layout import Layout, LayoutMethod, build_layout
 from unlockstep.core.messages import (
+    HandedOver,
     Join,
     LearnerMessage,
     Progress,
@@ -224,16 +225,16 @@ class Puppet:
         """Open a control connection and say nothing yet."""
         self.socket = await self._session.ws_connect(self._base + "/control")
 
-    async def join(self, again: bool = False) -> Welcome:
+    async def join(self, again: bool = False, unsettled: tuple[HandedOver, ...] = ()) -> Welcome:
         """Connect and join: as a new start, or ``again`` as the same."""
         await self.connect()
-        return await self.introduce(again)
+        return await self.introduce(again, unsettled)
 
-    async def introduce(self, again: bool = False) -> Welcome:
+    async def introduce(self, again: bool = False, unsettled: tuple[HandedOver, ...] = ()) -> Welcome:
         """Join, on a connection that is open."""
-        incarnation = self.incarnation if again else 0
+        incarnation, layout = self.incarnation if again else 0, self.layout
         await self.say(
-            Join(self.name, incarnation, PROTOCOL_VERSION, self.layout.digest, self.layout.specs(), self.run_id)
+            Join(self.name, incarnation, PROTOCOL_VERSION, layout.digest, layout.specs(), self.run_id, unsettled)
         )
         welcome = await self.hear(Welcome)
         self.run_id = welcome.run_id

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from support import toy_processes
 from unlockstep import runlog
@@ -32,13 +33,13 @@ BACK_S_MAX = 60.0
 STEPS_ENDLESS = 1_000_000
 
 
-def toy_config(learners: int, lease_s: float = 10.0, steps: int = STEPS_ENDLESS) -> RunConfig:
+def toy_config(learners: int, lease_s: float = 10.0, steps: int = STEPS_ENDLESS, **protocol: Any) -> RunConfig:
     """Four fragments, one of them merged at every step."""
     return RunConfig(
         run=RunSection(name="tape", steps=steps),
         inner=InnerSection(schedule="constant"),
         evaluation=EvaluationSection(interval_s=0.5),
-        protocol=ProtocolOptions(fragments=4, interval_steps=4, lease_s=lease_s),
+        protocol=ProtocolOptions(fragments=4, interval_steps=4, lease_s=lease_s, **protocol),
         limits=LimitsSection(outlier_factor=0),
         local=LocalSection(learners=learners, kill_share=0, evaluator=False),
     )

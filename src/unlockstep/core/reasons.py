@@ -26,7 +26,10 @@ class RefusalReason(Enum):
     ABSURD_NORM = "absurd_norm"
     """The norm of the outer gradient is beyond the absolute bound or the robust bound over recent norms."""
     STALE_INCARNATION = "stale_incarnation"
-    """Sent by a start of the learner that has been superseded or whose lease has ended."""
+    """Sent by a start of the learner that has been superseded or whose lease has ended. If it comes back, it hands this
+    over once more."""
+    LEFT = "left"
+    """It came after its learner had left."""
     STALE_BASE = "stale_base"
     """The version the contribution starts from is unknown, or too old to be worth merging."""
     UNKNOWN_ROUND = "unknown_round"
@@ -96,5 +99,6 @@ class WindowReason(Enum):
     NOBODY_LEFT = "nobody_left"
 
 
-NOT_ENTERED = frozenset({RefusalReason.DUPLICATE, RefusalReason.BAD_COUNTS})
-"""Refusals whose tokens are entered already, or are a number that nobody should believe."""
+NOT_ENTERED = frozenset({RefusalReason.DUPLICATE, RefusalReason.BAD_COUNTS, RefusalReason.STALE_INCARNATION})
+"""Refusals whose tokens are entered already, are a number that nobody should believe, or are with a process that hands
+them over once more if it comes back."""

@@ -344,9 +344,7 @@ class Rounds:
 
     def _examine(self, made: ContributionArrived, member: Member | None) -> RefusalReason | None:
         if member is None:
-            known = self._members.get(made.learner)
-            quarantined = known is not None and known.state is MemberState.QUARANTINED
-            return RefusalReason.QUARANTINED if quarantined else RefusalReason.STALE_INCARNATION
+            return self._why_fenced(made)
         if self.pace is Pace.OVER:
             return RefusalReason.RUN_FINISHED
         if made.round not in self._memory or made.fragment != made.round % self._options.fragments:
@@ -365,6 +363,17 @@ class Rounds:
         if self._options.late is Late.DROP and self._is_late(made) and member.state is not MemberState.LEAVING:
             return RefusalReason.LATE  # Who leaves was asked late, through no fault of its.
         return None
+
+    def _why_fenced(self, made: ContributionArrived) -> RefusalReason:
+        """Its sender is no member just now. Whose lease has ended keeps what it has sent, and hands it over once more
+        when it is back; who has left in order, or is shut out, brings nothing again."""
+        known = self._members.get(made.learner)
+        if known is not None and known.state is MemberState.QUARANTINED:
+            return RefusalReason.QUARANTINED
+        is_gone = known is not None and known.owns(made.incarnation) and not known.is_present
+        if is_gone and not self._ledger.is_closed(made.learner):
+            return RefusalReason.LEFT
+        return RefusalReason.STALE_INCARNATION
 
     def _is_late(self, made: ContributionArrived) -> bool:
         """Its round has closed, or has what it wanted of this learner: it belongs to the next one of the fragment."""
@@ -497,8 +506,8 @@ class Rounds:
         return any((held.round, held.learner, held.process, held.tokens) == key for held in waiting)
 
     def _enter_refused(self, made: ContributionArrived, reason: RefusalReason) -> bool:
-        """Enter the tokens as refused, unless they are in the ledger already (a duplicate's, or a dead process's) or
-        not to be believed; whether they were."""
+        """Enter the tokens as refused, unless they are in the ledger already (a duplicate's), may still be handed over
+        once more (whose lease has ended) or are not to be believed; whether they were."""
         member = self._members.get(made.learner)
         if reason in NOT_ENTERED or member is None or not member.owns(made.incarnation):
             return False

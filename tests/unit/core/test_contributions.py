@@ -386,7 +386,22 @@ def test_a_round_that_is_open_is_not_forgotten_however_many_come_and_go() -> Non
     assert [event.round for event in stage.of(FragmentCommitted)] == [1, 2, 3, 4, 5, 0]
 
 
-def test_an_upload_of_a_dead_process_may_tell_of_steps_that_it_had_not_reported() -> None:
+def test_an_upload_of_who_has_left_may_tell_of_steps_that_it_had_not_reported() -> None:
+    stage = first_round("a", "b", lease_s=1.0)
+    puppet = stage.puppets["b"]
+    puppet.tokens += 10
+    puppet.c_tokens = [count + 10 for count in puppet.c_tokens]
+    made = stage.hand_over("b")
+    stage.leave("b")
+    stage.tell(made)
+    assert stage.refusals == [("b", RefusalReason.LEFT)]
+    ledger = stage.ledger
+    assert ledger.trained == 30 + 30
+    assert ledger.refused == {"left": made.c_tokens / 2}
+    assert (ledger.dropped, ledger.lost) == (30 / 2, 0)
+
+
+def test_an_upload_of_a_dead_process_counts_for_nothing_until_it_is_back() -> None:
     stage = first_round("a", "b", lease_s=1.0)
     puppet = stage.puppets["b"]
     puppet.tokens += 10
@@ -396,12 +411,14 @@ def test_an_upload_of_a_dead_process_may_tell_of_steps_that_it_had_not_reported(
         stage.wait(LEASE_NS // 20)
         stage.heartbeat("a")
     assert [name for name, _ in stage.departures] == ["b"]
+    before = stage.ledger
     stage.tell(made)
     assert stage.refusals == [("b", RefusalReason.STALE_INCARNATION)]
+    assert stage.ledger == before and before.lost == before.trained - 30
+    stage.join("b", incarnation=1)
+    stage.tell(msgspec.structs.replace(made, incarnation=2))
     ledger = stage.ledger
-    assert ledger.trained == 30 + 30
-    assert ledger.refused == {"stale_incarnation": made.c_tokens / 2}
-    assert ledger.lost == 30 - made.c_tokens / 2
+    assert (ledger.trained, ledger.lost, ledger.refused) == (before.trained + 10, 0, {})
 
 
 def test_every_contribution_is_released_once() -> None:

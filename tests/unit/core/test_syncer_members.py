@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from support.core_builders import LEASE_NS, MS, STEP_NS
@@ -20,8 +21,10 @@ from unlockstep.core.events import (
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND as SECOND_NS
 from unlockstep.core.ids import NEVER_NS
 from unlockstep.core.messages import (
+    ContributionArrived,
     Disconnected,
     Fenced,
+    HandedOver,
     JoinRefused,
     SeedArrived,
     Transferring,
@@ -29,6 +32,11 @@ from unlockstep.core.messages import (
     Welcome,
 )
 from unlockstep.core.reasons import DepartureReason, JoinRefusal, RefusalReason
+
+
+def handed_over(made: ContributionArrived) -> HandedOver:
+    return HandedOver(made.round, made.fragment, made.tokens)
+
 
 # ----------------------------------------------------------------------------------------------- connections
 
@@ -125,7 +133,8 @@ def test_bytes_that_prove_nothing_renew_no_lease(which: str) -> None:
 
 
 def test_a_learner_stopped_and_continued_after_its_eviction_goes_on_where_it_was() -> None:
-    """C19: its upload of before is fenced, it joins again under a new incarnation, and no token is lost or doubled."""
+    """C19: its upload of before is fenced, it joins again under a new incarnation and hands it over once more, and no
+    token is lost, refused or doubled."""
     stage = running("a", "b", quorum=2)
     stage.step("a")
     stage.step("b")
@@ -140,9 +149,10 @@ def test_a_learner_stopped_and_continued_after_its_eviction_goes_on_where_it_was
     assert stage.of(ContributionRefused)[-1].reason is RefusalReason.STALE_INCARNATION
     stage.step("b", clock=2)
     assert stage.puppets["b"].heard[-1] == Fenced(DepartureReason.LEASE_EXPIRED)
-    answer = stage.join("b", incarnation=1)
+    answer = stage.join("b", incarnation=1, unsettled=(handed_over(upload),))
     assert isinstance(answer, Welcome)
-    assert (answer.incarnation, answer.steps_before) == (2, 0)
+    assert (answer.incarnation, answer.steps_before, answer.wanted) == (2, 0, (handed_over(upload),))
+    stage.tell(msgspec.structs.replace(upload, incarnation=2))
     stage.step("b", clock=2)
     assert stage.states["b"] == "live"
     assert stage.core.status(stage.now_ns).learners[1].steps == 5
@@ -153,12 +163,11 @@ def test_a_learner_stopped_and_continued_after_its_eviction_goes_on_where_it_was
     stage.leave("a")
     stage.leave("b")
     ledger = stage.ledger
-    assert (ledger.trained, ledger.in_flight, ledger.lost) == (30 + 50, 0, 0)
-    assert ledger.refused == {"stale_incarnation": 30 / 2}
-    assert ledger.merged == (30 + 20) / 2
+    assert (ledger.trained, ledger.lost, ledger.refused) == (30 + 50, 0, {})
+    assert (ledger.merged, ledger.in_flight) == ((30 + 30) / 2, 20 / 2)  # its second one waits for the next round
 
 
-@pytest.mark.parametrize("upload_arrives", ["while gone", "after the return"])
+@pytest.mark.parametrize("upload_arrives", ["while gone", "after the return", "after it was handed over again"])
 def test_an_old_upload_is_in_the_ledger_once_whenever_it_arrives(upload_arrives: str) -> None:
     """C19"""
     stage = running("a", "b")
@@ -167,14 +176,20 @@ def test_an_old_upload_is_in_the_ledger_once_whenever_it_arrives(upload_arrives:
     stage.wait(LEASE_NS)
     if upload_arrives == "while gone":
         stage.tell(upload)
+        assert stage.ledger.lost == 50
     stage.join("b", incarnation=1)
     if upload_arrives == "after the return":
         stage.tell(upload)
+    assert (stage.ledger.lost, stage.ledger.in_flight) == (30, 20)  # a is silent as well, with all it had
+    stage.tell(msgspec.structs.replace(upload, incarnation=2))
+    if upload_arrives == "after it was handed over again":
+        stage.tell(upload)
+    assert stage.refusals == [("b", RefusalReason.STALE_INCARNATION)]
     stage.report("b", steps=2)
     stage.leave("b")
-    assert stage.ledger.refused == {"stale_incarnation": 20 / 2}
-    assert (stage.ledger.dropped, stage.ledger.lost) == (20 / 2, 30)  # a is silent as well, with all it had
-    assert stage.ledger.in_flight == 0
+    ledger = stage.ledger
+    assert (ledger.refused, ledger.dropped, ledger.lost) == ({}, 20 / 2, 30)
+    assert ledger.merged + ledger.in_flight == 20 / 2
 
 
 def test_an_old_upload_of_a_learner_that_never_returns_is_refused_and_nothing_is_counted_twice() -> None:
@@ -184,8 +199,8 @@ def test_an_old_upload_of_a_learner_that_never_returns_is_refused_and_nothing_is
     stage.wait(LEASE_NS)
     stage.tell(upload)
     ledger = stage.ledger
-    assert (ledger.trained, ledger.in_flight) == (50, 0)
-    assert ledger.lost + sum(ledger.refused.values()) == 50
+    assert stage.refusals == [("b", RefusalReason.STALE_INCARNATION)]
+    assert (ledger.trained, ledger.in_flight, ledger.lost, ledger.refused) == (50, 0, 50, {})
 
 
 def test_a_welcome_lost_with_the_connection_does_not_turn_a_learner_against_itself() -> None:
@@ -274,6 +289,7 @@ def test_an_upload_on_its_way_when_its_learner_left_is_accounted_for() -> None:
     upload = stage.hand_over("b")
     stage.leave("b")
     stage.tell(upload)
+    assert stage.refusals == [("b", RefusalReason.LEFT)]
     assert stage.ledger.in_flight == 30  # of a
     assert stage.ledger.trained == 50
 

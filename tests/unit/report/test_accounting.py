@@ -136,10 +136,19 @@ def test_what_an_absent_learner_held_at_the_end_is_lost() -> None:
     assert (ledger.lost, ledger.dropped) == (10, 0)
 
 
-def test_a_contribution_refused_after_its_learner_died_is_refused_and_not_lost() -> None:
+def test_a_contribution_refused_after_its_learner_was_shut_out_is_refused_and_not_lost() -> None:
+    gone = LearnerDeparted(2, "a", 1, DepartureReason.QUARANTINED)
+    ledger = tell(*START, opened(2), gone, refused(3, 4, RefusalReason.QUARANTINED)).ledger
+    assert (ledger.refused, ledger.lost) == ({"quarantined": 4}, 6)
+
+
+def test_what_is_refused_after_a_lease_is_merged_when_it_is_handed_over_again() -> None:
     gone = LearnerDeparted(2, "a", 1, DepartureReason.LEASE_EXPIRED)
-    ledger = tell(*START, opened(2), gone, refused(3, 4, RefusalReason.STALE_INCARNATION)).ledger
-    assert (ledger.refused, ledger.lost) == ({"stale_incarnation": 4}, 6)
+    story = [*START, opened(2), gone, refused(3, 4, RefusalReason.STALE_INCARNATION)]
+    assert (tell(*story).ledger.refused, tell(*story).ledger.lost) == ({}, 10)
+    back = [joined(4, incarnation=2, resumed=True), accepted(5, 4, incarnation=2), closed(6), committed(7)]
+    ledger = tell(*story, *back).ledger
+    assert (ledger.refused, ledger.lost, ledger.merged, ledger.in_flight) == ({}, 0, 4, 6)
 
 
 def test_a_late_contribution_that_no_round_takes_is_given_up_at_the_end() -> None:

@@ -143,8 +143,8 @@ def judge(chaos: Chaos) -> float:
     assert command(["report", str(chaos.folder), "--check"]) == 0
     accounting = account(events, chaos.config.protocol)
     assert accounting.ended and accounting.balance == 0
-    # Code 2 of somebody who is started again: the syncer was killed before it could be found.
-    died = [note for note in chaos.notes if "exited with code" in note and "code 2; started again" not in note]
+    # Code 3: the syncer was killed before it could be found.
+    died = [note for note in chaos.notes if "exited with code" in note and "code 3; started again" not in note]
     assert died == [], died
     versions = committed_versions(events)
     assert sum(isinstance(event, SyncerResumed) for event in events) == chaos.killed["syncer"]

@@ -125,7 +125,7 @@ class Guests:
         said = " ".join(last_lines(self._processes.log(name), 1)).removeprefix("error: ")
         if exited.status == ChildCode.USAGE and not self._supervisor.has_more:
             return Outcome(Ending.REFUSED, said or f"{name} exited with code 2; see {self._processes.log(name)}")
-        pause_s = self._restarts.pause_s(name, self._status)
+        pause_s = self._restarts.pause_s(name, self._status, exited.status != ChildCode.UNANSWERED)
         if pause_s is None:
             self._note(f"{name} {exited.sentence} and is not started again: {said}")
             return None

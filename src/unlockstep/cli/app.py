@@ -27,7 +27,7 @@ from unlockstep.cli.stop import stop
 from unlockstep.cli.syncer import syncer
 from unlockstep.cli.tape import tape
 from unlockstep.cli.train import train
-from unlockstep.core.errors import LocalProtocolError, UnlockstepError, UsageError
+from unlockstep.core.errors import LocalProtocolError, Unanswered, UnlockstepError, UsageError
 from unlockstep.core.foreign_text import printable
 from unlockstep.files import DISK_FULL
 
@@ -75,6 +75,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except BadArguments as error:
         error.show()
         return exits.USAGE
+    except Unanswered as error:
+        return _say(error, exits.UNANSWERED)
     except UsageError as error:
         return _say(error, exits.USAGE)
     except LocalProtocolError:

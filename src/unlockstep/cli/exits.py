@@ -23,6 +23,8 @@ FAILED = 1
 """The run, or this process's part in it, has failed; stderr says why in one sentence."""
 USAGE = 2
 """Something the user can mend: an argument, a setting, a file, an address."""
+UNANSWERED = 3
+"""No syncer answers at the address: the user can mend it, or it passes."""
 CRASH = 10
 """A simulated run raised an error."""
 SAFETY = 11

@@ -4,7 +4,8 @@
 
     UnlockstepError
     ├── UsageError            the user can mend it: one sentence with the field, the value and the fix
-    │   └── ConfigError       ... in the configuration
+    │   ├── ConfigError       ... in the configuration
+    │   └── Unanswered        ... or time mends it: nobody answers at an address
     ├── LocalProtocolError    we broke the protocol: a bug here, please report it
     └── RemoteProtocolError   the other side broke it: refuse, count, go on
 """
@@ -22,6 +23,10 @@ class UsageError(UnlockstepError):
 
 class ConfigError(UsageError):
     """A configuration that cannot run."""
+
+
+class Unanswered(UsageError):
+    """Nobody answers at the address of a syncer: it is a wrong one, or there is none just now, or no way to it."""
 
 
 class LocalProtocolError(UnlockstepError):

@@ -72,6 +72,7 @@ class ChildCode(IntEnum):
 
     DONE = 0
     USAGE = 2
+    UNANSWERED = 3
     ASKED_TO_END = 128 + signal.SIGTERM
 
 
@@ -180,7 +181,7 @@ class LocalRun:
         self._syncer_starts = 0
         self._due: dict[str, int] = {}
         """Who is to be started (again), and when."""
-        self._started_ns: dict[str, int] = {}
+        self._started: set[str] = set()
         self._restarts = Restarts(config.local.restarts_max)
         self._alone_since_ns: int | None = None
         self._saving_until_ns: int | None = None
@@ -207,7 +208,7 @@ class LocalRun:
 
     def _launch(self, name: str) -> None:
         self._restarts.started(name, self._status)
-        self._started_ns[name] = self._now_ns()
+        self._started.add(name)
         if name == SYNCER:
             self._syncer_starts += 1
             log = self._processes.log(SYNCER)
@@ -300,7 +301,7 @@ class LocalRun:
         for name in [name for name, due_ns in self._due.items() if due_ns <= self._now_ns()]:
             if name == SYNCER or self._listens_since_ns is not None:
                 del self._due[name]
-                again = " again" if name in self._started_ns else ""
+                again = " again" if name in self._started else ""
                 self._launch(name)
                 self._note(f"{'the syncer' if name == SYNCER else name} is started{again}")
 
@@ -344,7 +345,7 @@ class LocalRun:
             if not self._is_ending:
                 self._note(f"{name} has left")
             return None
-        if exited.status == ChildCode.USAGE and not self._has_begun and not self._was_without_syncer(name):
+        if exited.status == ChildCode.USAGE and not self._has_begun:
             return self._refused(name)
         if self._is_ending:
             self._note(f"{name} {exited.sentence} while the run ended")
@@ -358,18 +359,16 @@ class LocalRun:
 
     def _restart(self, exited: Exit) -> None:
         name = exited.name
-        to_mend = exited.status == ChildCode.USAGE and not self._was_without_syncer(name)
-        pause_s = None if to_mend else self._restarts.pause_s(name, self._status)
+        # Who finds no syncer has done nothing wrong: there is none just now, or no way to it.
+        is_counted = exited.status != ChildCode.UNANSWERED or not self._has_begun
+        to_mend = exited.status == ChildCode.USAGE
+        pause_s = None if to_mend else self._restarts.pause_s(name, self._status, is_counted)
         if pause_s is None:
             reason = " ".join(last_lines(self._processes.log(name), 1))
             self._note(f"{name} {exited.sentence} and is not started again: {reason}")
             return
         self._due[name] = self._after_ns(pause_s)
         self._note(f"{name} {exited.sentence}; started again in {pause_s:g} s")
-
-    def _was_without_syncer(self, name: str) -> bool:
-        """Whether the syncer was away at some time since this process was started: then nothing is to be mended."""
-        return self._listens_since_ns is None or self._started_ns[name] < self._listens_since_ns
 
     # --------------------------------------------------------------------------------------------- the end
 

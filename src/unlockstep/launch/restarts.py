@@ -5,7 +5,8 @@ Decides the rule; knows no process. Each name has a count of its own:
 - the first restart comes after 0.5 s, each further one after twice the pause before, 30 s at most;
 - after ``restarts_max`` restarts there is none;
 - a process that has got something done since its start begins to count anew: a syncer that has committed a round, a
-  learner with a part in one, an evaluator that has reported a loss. However often such a process dies, the run goes on.
+  learner with a part in one, an evaluator that has reported a loss. However often such a process dies, the run goes on;
+- one that has found no syncer is started again after a second, as often as that happens.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ RESTART_S = 0.5
 """Pause before the first restart of a process; doubled with each further one."""
 
 RESTART_S_MAX = 30.0
+
+UNANSWERED_S = 1.0
+"""Pause before the restart of a process that has found no syncer."""
 
 
 class Restarts:
@@ -36,8 +40,10 @@ class Restarts:
         """A process is started; the status is the newest there is."""
         self._done[name] = max(self._done.get(name, 0), done(name, status))
 
-    def pause_s(self, name: str, status: Status | None) -> float | None:
-        """It has died: when to start it again, in seconds; None: not again."""
+    def pause_s(self, name: str, status: Status | None, is_counted: bool = True) -> float | None:
+        """It has died: when to start it again, in seconds; None: not again. ``is_counted``: by a fault of its own."""
+        if not is_counted:
+            return UNANSWERED_S
         if done(name, status) > self._done.get(name, 0):
             self._counts[name] = 0
         count = self._counts.get(name, 0)

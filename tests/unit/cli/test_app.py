@@ -33,8 +33,8 @@ NOBODY = "http://127.0.0.1:1"
 def sentence(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """What a command line says on stderr, after checking that it is refused in one line without a traceback."""
 
-    def refused(*arguments: str) -> str:
-        assert app.run(arguments) == exits.USAGE
+    def refused(*arguments: str, code: int = exits.USAGE) -> str:
+        assert app.run(arguments) == code
         written = capsys.readouterr()
         assert written.out == "" and written.err.count("\n") == 1 and written.err.startswith("error: ")
         return written.err
@@ -211,7 +211,7 @@ def test_listening_beyond_this_machine_has_to_be_asked_for(host: str, sentence: 
     ],
 )
 def test_a_syncer_that_does_not_answer_is_named(command: tuple[str, ...], sentence: Callable[..., str]) -> None:
-    assert f"no syncer answers at {NOBODY}" in sentence(*command)
+    assert f"no syncer answers at {NOBODY}" in sentence(*command, code=exits.UNANSWERED)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ import aiohttp
 from unlockstep import __version__
 from unlockstep.core.chunks import Float32
 from unlockstep.core.codec import fragment_codecs
-from unlockstep.core.errors import RemoteProtocolError, UsageError
+from unlockstep.core.errors import RemoteProtocolError, Unanswered, UsageError
 from unlockstep.core.formats import Codec
 from unlockstep.core.ids import PROTOCOL_VERSION
 from unlockstep.core.layout import Layout
@@ -256,10 +256,11 @@ def _ask_at(base: str, path: str, security: ClientSecurity, method: str) -> byte
                     if response.length:  # Settings that are cut off may still be settings, of another run.
                         raise http.client.IncompleteRead(body, response.length)
     except (OSError, http.client.HTTPException) as error:
+        if (explained := security.explained(error, base)) is not None:
+            raise UsageError(explained) from None
         said = shortened(str(error))
-        raise UsageError(
-            security.explained(error, base)
-            or f"no syncer answers at {base} ({said}); check the address and that the syncer is running{advice(host)}"
+        raise Unanswered(
+            f"no syncer answers at {base} ({said}); check the address and that the syncer is running{advice(host)}"
         ) from None
     if not 200 <= response.status < 300:  # A syncer sends nobody to another address, and a token must not follow.
         raise UsageError(_sentence(body, base))

@@ -40,11 +40,11 @@ class OwnGenerators:
     @property
     def places(self) -> tuple[Any, ...]:
         """Where they are, to be given to others; outside the block."""
-        return self._own
+        return self._cpu, self._devices, self._python, self._numpy.state
 
     def go_to(self, places: tuple[Any, ...]) -> None:
         """Go on from there; outside the block."""
-        self._own = places
+        self._cpu, self._devices, self._python, self._numpy.state = places
 
     def __enter__(self) -> None:
         torch.set_rng_state(self._cpu)

@@ -71,3 +71,18 @@ def test_generators_that_were_written_and_read_go_on() -> None:
         expected = draws()
     with second:
         assert draws() == expected
+
+
+def test_another_goes_on_from_where_one_is_and_neither_moves_the_other() -> None:
+    first, second = OwnGenerators(4), OwnGenerators(5)
+    with first:
+        draws()
+    places = first.places
+    with first:
+        expected = draws()
+    second.go_to(places)
+    with second:
+        assert draws() == expected
+    second.go_to(places)
+    with second:
+        assert draws() == expected

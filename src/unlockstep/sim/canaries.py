@@ -338,7 +338,7 @@ class _Mislaying(ArrayCargo):
 
     def body(self, notice: VersionNotice) -> Parcel | None:
         before = self.storehouse.body(notice.fragment, notice.version - 1)
-        return super().body(notice) if before is None else Parcel(before[0], notice.digest, len(before[0]))
+        return super().body(notice) if before is None else Parcel(before[0], len(before[0]), notice.digest)
 
 
 class _AtRest(ArrayCargo):

@@ -27,31 +27,44 @@ SavedArrays: TypeAlias = tuple[dict[int, Kept], Norms]
 """What outlives a life of the syncer: fragments, and the last contributions to each."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Parcel:
-    """A body on its way, with the digest its sender gave it."""
+    """A body on its way. Nothing is asked of its bytes twice: all who send and take them are one process."""
 
     body: Body
-    digest: str
     size: int
     """Bytes that travel."""
-    measured: str | None = None
-    """The digest that these very bytes have, if somebody has computed it: in one process nobody need do so twice."""
+    sent_digest: str | None = None
+    """What its sender says its digest is; None: what it is."""
+    measured_digest: str | None = None
+    """The digest that these very bytes have, if somebody has computed it."""
+    values: FloatArray | None = None
+    """What they decode to, if somebody has decoded them: shared by all who fetch them, and never written to."""
+
+    @property
+    def digest(self) -> str:
+        """The one its sender gives it."""
+        return self._measured() if self.sent_digest is None else self.sent_digest
 
     @property
     def is_what_was_sent(self) -> bool:
-        """Whether its bytes have the digest that its sender gave it."""
-        return self.has(self.digest)
+        """Whether its bytes have the digest that its sender gives it."""
+        return self.sent_digest is None or self.has(self.sent_digest)
 
     def has(self, digest: str) -> bool:
         """Whether its bytes have this digest."""
-        return (body_digest(self.body) if self.measured is None else self.measured) == digest
+        return self._measured() == digest
+
+    def _measured(self) -> str:
+        if self.measured_digest is None:
+            self.measured_digest = body_digest(self.body)
+        return self.measured_digest
 
     def damaged(self) -> Parcel:
         """The same with one bit of it turned over on the way: of a number, where only the digest tells."""
         body = bytearray(self.body)
         body[-1] ^= 1
-        return Parcel(memoryview(body), self.digest, self.size)
+        return Parcel(memoryview(body), self.size, self.digest)
 
 
 class Codecs(Protocol):
@@ -162,22 +175,25 @@ class ArrayCodecs:
 
     def pack(self, made: Contribution) -> Parcel:
         body = self._encoder.encode(made, made.codec, made.anchor, made.local)
-        digest = body_digest(body)
-        return Parcel(body, digest, len(body), digest)
+        return Parcel(body, len(body))
 
     def forget(self, handed_over: HandedOver) -> None:
         self._encoder.forget(handed_over)
 
     def unpack(self, notice: VersionNotice, parcel: Parcel) -> FloatArray | None:
-        return self._downloads[notice.fragment].decode(parcel.body) if parcel.has(notice.digest) else None
+        if not parcel.has(notice.digest):
+            return None
+        if parcel.values is None:
+            parcel.values = self._downloads[notice.fragment].decode(parcel.body)
+            parcel.values.setflags(write=False)
+        return parcel.values
 
     def size(self, fragment: int) -> int:
         return self._downloads[fragment].body_size
 
     def pack_state(self, donated: Donated) -> Parcel:
         body = encode_state(donated, self._layout)
-        digest = body_digest(body)
-        return Parcel(body, digest, len(body), digest)
+        return Parcel(body, len(body))
 
     def unpack_state(self, digest: str, parcel: Parcel) -> Donated | None:
         return decode_state(parcel.body, self._layout) if parcel.has(digest) else None
@@ -201,6 +217,8 @@ class ArrayCargo:
 
     def seed_anew(self) -> None:
         self.storehouse = Storehouse(self._layout, self._config, self._executor)
+        self._published: dict[int, Parcel] = {}
+        """By fragment, what was fetched last."""
 
     def receive(self, made: Contribution, parcel: Parcel) -> ContributionArrived:
         house, fragment = self.storehouse, made.fragment
@@ -216,6 +234,7 @@ class ArrayCargo:
     def commit(self, commit: Commit) -> Committed:
         prepared = self.storehouse.prepare(commit)
         notice = self.storehouse.publish(commit, prepared)
+        self._published.pop(commit.fragment, None)  # Nobody may want the new one for long.
         return Committed(commit.round, commit.fragment, notice.version, notice.digest, prepared.norm)
 
     def go_back(self, saved: SavedArrays) -> tuple[VersionNotice, ...]:
@@ -229,7 +248,10 @@ class ArrayCargo:
         found = self.storehouse.body(notice.fragment, notice.version)
         if found is None or found[1] != notice.digest:
             return None
-        return Parcel(found[0], found[1], len(found[0]), found[1])
+        parcel = self._published.get(notice.fragment)
+        if parcel is None or parcel.body is not found[0]:
+            parcel = self._published[notice.fragment] = Parcel(found[0], len(found[0]), found[1], found[1])
+        return parcel
 
 
 class ArrayFreight:

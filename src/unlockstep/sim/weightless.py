@@ -75,7 +75,7 @@ class WeightlessFreight:
     """
 
     def __init__(self, body_bytes: int = 0) -> None:
-        self.parcel = Parcel(_BODY, "", body_bytes)
+        self.parcel = Parcel(_BODY, body_bytes)
 
     def codecs(self, layout: Layout, config: RunConfig, backend: Backend) -> Codecs:
         return self

@@ -39,15 +39,26 @@ class Holdings:
         store: the model.
         adoption: how a commit meets local progress.
         blend_alpha: share of the local value kept by ``blend``.
+        stands_still: the model stays as it is from one boundary to the next, as where a step takes no time but at its
+            end: then a copy need not be made before it is handed over, and most never are.
     """
 
-    def __init__(self, layout: Layout, store: FragmentStore, adoption: Adoption, blend_alpha: float) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        store: FragmentStore,
+        adoption: Adoption,
+        blend_alpha: float,
+        stands_still: bool = False,
+    ) -> None:
         self._layout = layout
         self._store = store
         self._adoption = adoption
         self._blend_alpha = blend_alpha
         self._anchors: dict[int, FloatArray] = {}
-        self._snapshots: dict[int, FloatArray] = {}
+        self._stands_still = stands_still
+        self._snapshots: dict[int, FloatArray | None] = {}
+        """None: to be made when it is handed over."""
         self._loads = [0] * layout.fragment_count
         self._scratch_rows = np.empty((2, 0), np.float32)
         # Where the model stores float32, what is written is what it holds, and an anchor need not be read back.
@@ -57,11 +68,13 @@ class Holdings:
 
     def copy(self, fragment: int) -> None:
         """A copy as of this boundary, for the next hand-over."""
-        self._snapshots[fragment] = self._store.read_fragment(fragment, self._snapshots.get(fragment))
+        before = self._snapshots.get(fragment)
+        self._snapshots[fragment] = None if self._stands_still else self._store.read_fragment(fragment, before)
 
     def hand_over(self, fragment: int) -> HandedOut:
         """The copy becomes the anchor: from here on only what comes after it is new."""
-        local = self._snapshots.pop(fragment)
+        copied = self._snapshots.pop(fragment)
+        local = self._store.read_fragment(fragment) if copied is None else copied
         anchor, self._anchors[fragment] = self._anchors[fragment], local
         return HandedOut(anchor, local, self._loads[fragment])
 
@@ -88,12 +101,15 @@ class Holdings:
         if mode is Adoption.OVERWRITE:
             self._write_anchor(fragment, new)
             return
+        is_carried_exactly = mode is Adoption.CARRY and self._exact[fragment]
         local, progress = self._scratch(new.size)
+        if is_carried_exactly:
+            progress = local  # Nothing else is wanted of the local value.
         self._store.read_fragment(fragment, local)
         np.subtract(local, self._anchors[fragment], out=progress)
         adopted = adopt(mode, new, local, progress, alpha, out=local)
         self._store.write_fragment(fragment, adopted)
-        if mode is Adoption.CARRY and self._exact[fragment]:
+        if is_carried_exactly:
             self._anchors[fragment] = new
         else:
             held = self._store.read_fragment(fragment)

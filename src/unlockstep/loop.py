@@ -164,6 +164,7 @@ class LearnerLoop:
         inner: what the inner optimizer remembers, which a new process takes from another learner, and gives to others;
             None: neither.
         reset_optimizer: forgets the state of the inner optimizer; called in the training thread between two steps.
+        stands_still: see ``Holdings``.
 
     ``deliver`` and ``on_deadline`` may be called from any thread, everything else from the training thread only.
     """
@@ -179,10 +180,11 @@ class LearnerLoop:
         now_ns: Callable[[], int],
         inner: InnerState | None = None,
         reset_optimizer: Callable[[], None] = lambda: None,
+        stands_still: bool = False,
     ) -> None:
         self._core = core
         self._inner = inner
-        self._holdings = Holdings(core.layout, store, adoption, blend_alpha)
+        self._holdings = Holdings(core.layout, store, adoption, blend_alpha, stands_still)
         self._link = link
         self._now_ns = now_ns
         self._reset_optimizer = reset_optimizer
@@ -210,6 +212,7 @@ class LearnerLoop:
         inner: InnerState | None = None,
         reset_optimizer: Callable[[], None] = lambda: None,
         about: Mapping[str, str] | None = None,
+        stands_still: bool = False,
     ) -> LearnerLoop:
         """A loop around a core of its own, by the run's settings. ``store`` is bound to ``layout``; with ``course`` the
         learner takes data leases; ``about`` is what the run log should know of the process."""
@@ -232,6 +235,7 @@ class LearnerLoop:
             now_ns=now_ns,
             inner=inner,
             reset_optimizer=reset_optimizer,
+            stands_still=stands_still,
         )
 
     # ------------------------------------------------------------------------------------- from any thread

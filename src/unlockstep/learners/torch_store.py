@@ -167,6 +167,8 @@ def check_optimizer(model: nn.Module, *optimizers: torch.optim.Optimizer) -> Non
 
 def _source_tensor(values: FloatArray) -> Tensor:
     """A tensor in the memory of ``values``, only to be read: torch would warn of arrays that are read-only."""
+    if values.flags.writeable:
+        return torch.from_numpy(values)
     interface = {**values.__array_interface__, "data": (values.ctypes.data, False)}
     return torch.from_numpy(np.asarray(SimpleNamespace(__array_interface__=interface)))
 

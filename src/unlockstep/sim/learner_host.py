@@ -143,6 +143,7 @@ class LearnerProcess:
             inner=inner,
             reset_optimizer=backend.reset_optimizer,
             about=about,
+            stands_still=True,  # All the arithmetic of a step is done at its end.
         )
         self._course, self._feed = course, feed
         self.taken: list[Grant] = []

@@ -28,7 +28,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import msgspec
 import numpy as np
@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 
 import unlockstep
 from unlockstep.core.codec import body_digest
+from unlockstep.core.digests import DIGEST_BYTES, Buffer, hasher
 from unlockstep.core.errors import UsageError
 from unlockstep.files import whole
 
@@ -91,12 +92,36 @@ def write(path: Path, state: object, constants: Mapping[str, object]) -> None:
     """
     import torch
 
-    body = io.BytesIO()
-    torch.save(state, body, pickle_module=_pickle_module(constants), pickle_protocol=pickle.HIGHEST_PROTOCOL)
-    header = Header(FORMAT, body_digest(body.getbuffer()), versions())
+    header = Header(FORMAT, "0" * 2 * DIGEST_BYTES, versions())
     with whole(path) as partial, partial.open("wb") as file:
         file.write(msgspec.json.encode(header) + b"\n")
-        file.write(body.getbuffer())
+        body = _Hashed(file)
+        torch.save(
+            state,
+            cast(BinaryIO, body),  # It is only written to.
+            pickle_module=_pickle_module(constants),
+            pickle_protocol=pickle.HIGHEST_PROTOCOL,
+        )
+        file.seek(0)
+        file.write(msgspec.json.encode(msgspec.structs.replace(header, digest=body.digest)))
+
+
+class _Hashed:
+    """A file that is written from here on, and what that is known by. A copy in memory would take as long again."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._hasher = file, hasher()
+
+    def write(self, data: Buffer) -> int:
+        self._hasher.update(data)
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    @property
+    def digest(self) -> str:
+        return self._hasher.hexdigest()
 
 
 def read(path: Path, constants: Mapping[str, object]) -> Any:

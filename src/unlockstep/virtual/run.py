@@ -33,6 +33,9 @@ EVALUATOR = "evaluator"
 LOOK_NS = NANOSECONDS_PER_SECOND // 4
 """Wall time between two looks: what has happened is written and shown."""
 
+DOUBT_NS = NANOSECONDS_PER_SECOND // 10
+"""Virtual time between two questions whether anybody can go on, which nothing that happens asks by itself."""
+
 PLAYED_SHOWN_MAX = 3
 """Of the actions that a tape has played between two looks, so many are told."""
 
@@ -65,6 +68,8 @@ class Stage:
     """Versions of the fragments that were evaluated last."""
     evaluates_ns: int = 0
     """When the next evaluation may be, virtual."""
+    doubts_ns: int = 0
+    """When it is asked next whether anybody can go on, virtual."""
     mark: Mark | None = None
     """Of the run log: what is behind it has not happened."""
     wall_ns: int = 0
@@ -150,8 +155,10 @@ class VirtualRun:
         for now_ns in self._ring.play():
             if self._examiner is not None and now_ns >= self._stage.evaluates_ns:
                 self._evaluate_if_new(self._examiner)
-            if self._ring.is_stuck:
-                return Outcome(Ending.FAILED, self._ring.why_stuck())
+            if now_ns >= self._stage.doubts_ns:
+                self._stage.doubts_ns = now_ns + DOUBT_NS
+                if self._ring.is_stuck:
+                    return Outcome(Ending.FAILED, self._ring.why_stuck())
             wall_ns = self._now_ns()
             if wall_ns >= self._looks_ns:
                 self._look(wall_ns)

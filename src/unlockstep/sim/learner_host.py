@@ -155,14 +155,13 @@ class LearnerProcess:
         self._backoff_ns = BACKOFF_NS_MIN
         self._not_before_ns = 0
         """It was told not to come back before."""
-        self._transfers = 0
+        self._transfers = self._next_payload = 0
         self._uploads: dict[HandedOver, Contribution] = {}
         """Under way, each at its newest attempt."""
         self.undelivered: set[HandedOver] = set()
         """What it could not hand over, at least once."""
         self._payloads: dict[int, FloatArray] = {}
         self._states: dict[int, Donated] = {}
-        self._next_payload = 0
         self._alarm = Alarm(life, self._on_deadline)
         self._step_number = 0
         """Tells the end of the present step from that of one which was put off."""

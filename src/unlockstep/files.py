@@ -32,6 +32,8 @@ def whole(path: Path, previous: Path | None = None) -> Iterator[Path]:
     Raises:
         OSError: ``path`` cannot be replaced, as one that is a folder.
     """
+    if not path.name:  # As of "." and "/".
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield partial

@@ -51,6 +51,12 @@ def test_what_killed_processes_have_left_is_removed_and_nothing_else(tmp_path: P
     assert {path.name for path in tmp_path.iterdir()} == {".a1.5.part", ".a[1].part", "a[1]"}
 
 
+@pytest.mark.parametrize("place", [".", "", "/"])
+def test_a_folder_without_a_name_is_not_replaced_either(place: str) -> None:
+    with pytest.raises(IsADirectoryError), whole(Path(place)):
+        raise AssertionError("there is nothing to write to")
+
+
 def test_a_folder_is_not_replaced(tmp_path: Path) -> None:
     folder = tmp_path / "a"
     folder.mkdir()

@@ -262,6 +262,11 @@ def part_files(first: Path) -> list[Path]:
     return [first, *(path for _, _, path in sorted(_files_after(first)))]
 
 
+def is_of_log(name: str, first: Path) -> bool:
+    """Whether a file beside the first of a log is a part of it by its name."""
+    return name == first.name or _part_match(name, first) is not None
+
+
 def part_path(first: Path, life: int, part: int) -> Path:
     """A file of the log whose first file this is."""
     return first.with_name(f"{first.stem}.{life:04}-{part:04}{first.suffix}")
@@ -341,9 +346,13 @@ def newest_life(path: str | Path) -> int:
 def _files_after(first: Path) -> Iterator[tuple[int, int, Path]]:
     """(life, part, path) of every file but the first."""
     for path in first.parent.iterdir() if first.parent.is_dir() else ():
-        match = _PART_NAME.fullmatch(path.name)
-        if match and (match["stem"], match["suffix"]) == (first.stem, first.suffix):
+        if match := _part_match(path.name, first):
             yield int(match["life"]), int(match["part"]), path
+
+
+def _part_match(name: str, first: Path) -> re.Match[str] | None:
+    match = _PART_NAME.fullmatch(name)
+    return match if match and (match["stem"], match["suffix"]) == (first.stem, first.suffix) else None
 
 
 def _parts(first: Path, header: Header) -> tuple[tuple[Path, int | None], ...]:

@@ -49,13 +49,14 @@ def report(
     """Sum up runs, over or not, and write a page of them. Check that they kept the protocol's rules."""
     from unlockstep.cli.exits import RunFailed
     from unlockstep.cli.output import print_json, wide_console
-    from unlockstep.cli.report_files import Reported
+    from unlockstep.cli.report_files import Reported, check_targets
     from unlockstep.cli.report_run import find_run, sum_up
     from unlockstep.core.errors import UsageError
 
     if trace is not None and len(runs) > 1:
         raise UsageError(f"--trace {trace} is of one run, and {len(runs)} are given; name one")
     found = [find_run(run) for run in runs]
+    check_targets([one.events.path for one in found], {"--html": html, "--trace": trace})
     for one in found if check else ():
         _require_beginning(one)
     console = wide_console(stderr=as_json)

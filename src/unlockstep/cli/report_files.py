@@ -6,7 +6,7 @@ is ``report``'s.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,33 @@ class Reported:
 
     def __init__(self, found: FoundRun, summary: Summary, extent: Extent) -> None:
         self.found, self.summary, self.extent = found, summary, extent
+
+
+def check_targets(logs: Sequence[Path], targets: Mapping[str, Path | None]) -> None:
+    """Nothing is written over what a run has left, nor two things into one file.
+
+    Args:
+        logs: the first file of each run's log.
+        targets: where something goes, by flag; None: it was not asked for.
+
+    Raises:
+        UsageError: that would happen.
+    """
+    from unlockstep.cli.run_folder import CONFIG_FILE, SUMMARY_FILE, TAPE_FILE
+    from unlockstep.runlog import is_of_log
+
+    taken: dict[Path, str] = {}
+    for flag, target in targets.items():
+        if target is None:
+            continue
+        place = target.resolve()
+        for log in logs:
+            is_there = place.parent == log.parent.resolve()
+            if is_there and (is_of_log(place.name, log) or place.name in (CONFIG_FILE, TAPE_FILE, SUMMARY_FILE)):
+                raise UsageError(f"{flag} {target} would overwrite a file of the run; choose another place")
+        if place in taken:
+            raise UsageError(f"{taken[place]} and {flag} are both {target}; name two files")
+        taken[place] = flag
 
 
 def write_page(runs: Sequence[Reported], path: Path) -> None:

@@ -73,7 +73,7 @@ def table(summary: Summary) -> Group:
         _indented(_facts(accounting)),
         Text(),
         _indented(_learners(accounting)),
-        *(_indented(Text(_absence(absence))) for absence in accounting.absences if not _is_farewell(absence)),
+        *(_indented(Text(printable(_absence(absence)))) for absence in accounting.absences if not _is_farewell(absence)),
         Text(),
         _indented(_files(summary.files)),
     ]
@@ -226,7 +226,7 @@ def _learners(accounting: Accounting) -> Table:
         ledger = learner.ledger
         name = learner.learner if learner.starts == 1 else f"{learner.learner} (x{learner.starts})"
         learners.add_row(
-            name,
+            Text(printable(name)),
             f"{learner.steps:,}",
             f"{ledger.trained:,.0f}",
             *(_leased(learner) if leased else ()),
@@ -289,5 +289,5 @@ def _files(files: Files) -> Table:
         ("logs", files.logs),
     ):
         if path is not None:
-            listed.add_row(name, path)
+            listed.add_row(name, Text(path))  # No markup: a folder may be called [/red].
     return listed

@@ -234,6 +234,36 @@ def test_a_file_that_was_asked_for_and_cannot_be_written_is_an_error(
     )
 
 
+@pytest.mark.parametrize("flag", ["--html", "--trace"])
+@pytest.mark.parametrize("name", ["run.jsonl", "run.0002-0001.jsonl", "config.toml", "tape.jsonl", "summary.json"])
+def test_what_a_run_has_left_is_not_overwritten(
+    name: str, flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, other = folder_of(tmp_path / "run", GOOD), folder_of(tmp_path / "other", GOOD)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    target = other / ".." / "run" / name
+    for runs in ([str(folder)], [str(other), str(folder)]) if flag == "--html" else ([str(folder)],):
+        assert app.run(["report", *runs, flag, str(target)]) == exits.USAGE
+        written = capsys.readouterr()
+        assert written.out == ""
+        assert written.err == f"error: {flag} {target} would overwrite a file of the run; choose another place\n"
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_page_and_a_trace_do_not_fit_into_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, both = folder_of(tmp_path / "run", GOOD), str(tmp_path / "both")
+    assert app.run(["report", str(folder), "--html", both, "--trace", both]) == exits.USAGE
+    assert capsys.readouterr().err == f"error: --html and --trace are both {both}; name two files\n"
+    assert not Path(both).exists()
+
+
+def test_names_are_shown_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "[").mkdir()
+    folder = folder_of(tmp_path / "[" / "red]", GOOD)
+    assert app.run(["report", str(folder)]) == exits.DONE
+    assert str(folder / "run.jsonl") in "".join(capsys.readouterr().out.split())
+
+
 def test_several_runs_are_shown_one_by_one_and_compared_in_one_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ from unlockstep import tape as tapes
 from unlockstep.cli import app, exits
 from unlockstep.cli.assembly import Text, load_text, new_backend
 from unlockstep.config import RunConfig
-from unlockstep.core.events import Event, FragmentCommitted, LearnerJoined, StateHandedOver, StepReported
+from unlockstep.core.events import Event, FragmentCommitted, LearnerJoined, RunSeeded, StateHandedOver, StepReported
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 from unlockstep.core.options import ProtocolOptions
 from unlockstep.runlog import Header, RunLogWriter, read
@@ -206,3 +206,24 @@ def test_what_holds_no_run_is_refused(night: Path, tmp_path: Path, capsys: pytes
     old = [msgspec.structs.replace(commits[0], merged=()), *commits[1:]]
     assert app.run(["replay", copied(night, tmp_path, old)]) == exits.USAGE
     assert "written by an earlier version of unlockstep" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("until", [-1, 10_000])
+def test_a_round_that_was_not_committed_is_no_end(until: int, night: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["replay", str(night), "--until", str(until)]) == exits.USAGE
+    told = capsys.readouterr()
+    assert f"--until is {until}, and {night}/run.jsonl holds no commit of that round" in told.err
+    assert "identical" not in told.out
+
+
+def test_a_log_that_says_things_twice_or_in_no_order_is_damaged(
+    night: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events = events_of(night)
+    twice = [each for event in events for each in (event,) * (2 if isinstance(event, FragmentCommitted) else 1)]
+    nobody = [event for event in events if not isinstance(event, LearnerJoined)]
+    seeded_first = sorted(events, key=lambda event: not isinstance(event, RunSeeded))
+    for number, log in enumerate((twice, nobody, seeded_first)):
+        (tmp_path / str(number)).mkdir()
+        assert app.run(["replay", copied(night, tmp_path / str(number), log)]) == exits.USAGE
+        assert "it is damaged" in capsys.readouterr().err

@@ -60,6 +60,7 @@ def replay(
     script = read_script(events, until)
     if script.seeder is None or not script.commits:
         raise UsageError(f"{events.path} holds no commit{'' if until is None else f' up to round {until}'} to repeat")
+    _require_round(script, until, events.path)
     _require_the_recipe(script)
     with loading(config):
         other = other_machine(script)
@@ -90,6 +91,19 @@ def replay(
 
 def _followed(script: Script) -> list[Process]:
     return [process for process in script.processes.values() if process.until.steps or process.seeds]
+
+
+def _require_round(script: Script, until: int | None, path: Path) -> None:
+    """Raises UsageError if there is no commit of the round that is to be the last."""
+    from unlockstep.core.errors import UsageError
+    from unlockstep.replay.script import Commit
+
+    rounds = {chapter.event.round for chapter in script.chapters if isinstance(chapter, Commit)}
+    if until is not None and until not in rounds:
+        raise UsageError(
+            f"--until is {until}, and {path} holds no commit of that round; name one that was committed, "
+            f"from {min(rounds)} to {max(rounds)}"
+        )
 
 
 def _require_the_recipe(script: Script) -> None:

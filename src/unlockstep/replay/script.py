@@ -205,8 +205,7 @@ class _Reader:
             case DataGranted(learner=learner, incarnation=incarnation, grants=grants):
                 self._process(learner, incarnation).grants.extend(grants)
             case RunSeeded(learner=learner, run_id=run_id):
-                self._seeder, self._run_id = self._newest[learner], run_id
-                self._processes[self._seeder].seeds = True
+                self._seed(learner, run_id)
         if not self.is_over:
             self._open_chapter(event)
 
@@ -223,12 +222,20 @@ class _Reader:
                 makers = tuple(ProcessKey(each.learner, each.process) for each in event.merged)
                 self._chapters.append(Commit(event, tuple(map(self._merged, event.merged)), makers))
 
+    def _seed(self, learner: str, run_id: str) -> None:
+        seeder = self._newest.get(learner)
+        if seeder is None:
+            raise UsageError(f"the run log takes the parameters of {learner} before it has joined; it is damaged")
+        self._seeder, self._run_id = seeder, run_id
+        self._processes[seeder].seeds = True
+
     def _merged(self, merged: Merged) -> ContributionAccepted:
-        accepted = self._accepted.get(merged)
+        """What has come; it counts once."""
+        accepted = self._accepted.pop(merged, None)
         if accepted is None:
             raise UsageError(
-                f"the run log merges a contribution of {merged.learner} for round {merged.round} that had never come; "
-                "it is damaged"
+                f"the run log merges a contribution of {merged.learner} for round {merged.round} that had never come, "
+                "or merges it twice; it is damaged"
             )
         return accepted
 

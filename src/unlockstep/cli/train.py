@@ -141,6 +141,8 @@ def _resume(folder: Path, plain: bool, as_json: bool) -> int:
     config = run_config.load(folder / CONFIG_FILE) if is_there else None
     if config is None or not (has_log or config.virtual.enabled):
         raise UsageError(f"there is no run in {folder}; give the folder of one that was begun")
+    if not config.virtual.enabled and _is_simulated(folder / RUN_LOG_FILE):
+        raise UsageError(f"the run in {folder} was simulated and has no model; give the folder of one that was trained")
     if _has_finished(config, folder):
         raise UsageError(f"the run in {folder} has finished; there is nothing to go on with")
     if not _is_left(folder / RUN_LOG_FILE, waits=not config.virtual.enabled):
@@ -164,6 +166,17 @@ def _is_left(run_log: Path, waits: bool) -> bool:
             return False
         time.sleep(0.1)
     return True
+
+
+def _is_simulated(log_file: Path) -> bool:
+    """Whether ``unlockstep simulate`` has written the log, so that there is nothing to train on with."""
+    from unlockstep import runlog
+    from unlockstep.core.errors import UsageError
+
+    try:
+        return runlog.read(log_file)[0].simulated
+    except UsageError:  # Its syncer died at once.
+        return False
 
 
 def _has_finished(config: RunConfig, folder: Path) -> bool:

@@ -160,3 +160,15 @@ def test_every_tape_that_comes_along_is_named_in_the_help(capsys: pytest.Capture
     run(["simulate", "tape", "--help"])
     said = " ".join(capsys.readouterr().out.split())
     assert all(name in said for name in tapes.shipped())
+
+
+def test_nobody_can_train_on_with_what_was_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    assert run(["simulate", "tape", "calm", "--run-dir", str(folder)]) == exits.DONE
+    capsys.readouterr()
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert run(["train", "--resume", str(folder)]) == exits.USAGE
+    assert capsys.readouterr().err == (
+        f"error: the run in {folder} was simulated and has no model; give the folder of one that was trained\n"
+    )
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before

@@ -73,7 +73,7 @@ def table(summary: Summary) -> Group:
         _indented(_facts(accounting)),
         Text(),
         _indented(_learners(accounting)),
-        *(_indented(Text(printable(_absence(absence)))) for absence in accounting.absences if not _is_farewell(absence)),
+        *(_indented(Text(_absence(absence))) for absence in accounting.absences if not _is_farewell(absence)),
         Text(),
         _indented(_files(summary.files)),
     ]
@@ -148,7 +148,7 @@ def _goodput(accounting: Accounting) -> str:
     shares = accounting.goodput.shares
     rest = {name: getattr(shares, name) for name in SHARE_WORDS if name not in ("merged", "merged_late")}
     parts = [f"{value:.1%} {SHARE_WORDS[name]}"
-             for name, value in sorted(rest.items(), key=lambda part: -part[1]) if value >= 0.001]  # fmt: skip
+             for name, value in sorted(rest.items(), key=lambda part: -part[1]) if abs(value) >= 0.001]  # fmt: skip
     return f"{accounting.goodput.goodput:.1%} of what was possible" + (f"; {', '.join(parts)}" if parts else "")
 
 
@@ -267,9 +267,10 @@ _WAYS = {
 
 
 def _absence(absence: Absence) -> str:
+    learner = printable(absence.learner)
     if absence.joined_ns is None:
-        return f"{absence.learner} went away and did not return"
-    text = f"{absence.learner} was away for {duration(absence.joined_ns - absence.gone_ns)}"
+        return f"{learner} went away and did not return"
+    text = f"{learner} was away for {duration(absence.joined_ns - absence.gone_ns)}"
     if absence.contributed_ns is None:
         return f"{text} and contributed nothing after that"
     way = f", {_WAYS[absence.recovered]}" if absence.recovered in _WAYS else ""

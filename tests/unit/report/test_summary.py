@@ -100,6 +100,14 @@ night: finished after 240 steps and 100,000 tokens in 1 min 24 s
     )
 
 
+def test_parts_below_zero_are_shown_so_that_all_of_them_add_up() -> None:
+    shares = Shares(merged=0.9, down=0.15, away=-0.05)
+    goodput = msgspec.structs.replace(ACCOUNTING.goodput, shares=shares)
+    accounting = msgspec.structs.replace(ACCOUNTING, goodput=goodput)
+    said = plain(msgspec.structs.replace(SUMMARY, accounting=accounting))
+    assert "90.0% of what was possible; 15.0% down, -5.0% away" in said
+
+
 def test_a_summary_as_json_loads_back() -> None:
     assert msgspec.json.decode(msgspec.json.encode(SUMMARY), type=Summary) == SUMMARY
 

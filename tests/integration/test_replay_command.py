@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -24,6 +25,7 @@ from unlockstep.core.events import Event, FragmentCommitted, LearnerJoined, RunS
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 from unlockstep.core.options import ProtocolOptions
 from unlockstep.runlog import Header, RunLogWriter, read
+from unlockstep.store.run_store import RunStore
 from unlockstep.virtual.ring import Ring
 
 SECOND_NS = NANOSECONDS_PER_SECOND
@@ -227,3 +229,16 @@ def test_a_log_that_says_things_twice_or_in_no_order_is_damaged(
         (tmp_path / str(number)).mkdir()
         assert app.run(["replay", copied(night, tmp_path / str(number), log)]) == exits.USAGE
         assert "it is damaged" in capsys.readouterr().err
+
+
+def test_a_store_that_is_damaged_is_not_identical(
+    night: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(copied(night, tmp_path, events_of(night)))
+    (folder / "store").mkdir()
+    record = SimpleNamespace(fragments=())
+    monkeypatch.setattr(
+        RunStore, "load", lambda _: SimpleNamespace(record=record, arrays={}, damaged=("a file is damaged",))
+    )
+    assert app.run(["replay", str(folder)]) == exits.FAILED
+    assert capsys.readouterr().err.splitlines()[-1] == "error: a file is damaged"

@@ -196,6 +196,7 @@ def _compare_store(folder: Path, done: Replayed) -> Iterable[str]:
     if not (folder / STORE_FOLDER).is_dir():
         return
     loaded = RunStore(open_place(str(folder / STORE_FOLDER))).load()
+    yield from () if loaded is None else loaded.damaged  # What it holds of the last versions is not what was saved.
     for file in () if loaded is None else loaded.record.fragments:
         kept = done.kept.get(file.fragment)
         if kept is None or kept.version != file.version or loaded is None:

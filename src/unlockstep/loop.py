@@ -111,12 +111,12 @@ class Link(Protocol):
         ...
 
     def upload(self, contribution: Contribution) -> None:
-        """Encode and upload a contribution, perhaps not for the first time. Silent if it arrives, whatever becomes of
-        it; else ``UploadFailed``."""
+        """Encode and upload a contribution, perhaps not for the first time; ends in ``UploadArrived``, whatever becomes
+        of it, or ``UploadFailed``. Of two attempts at one contribution only the newer is spoken of."""
         ...
 
     def forget(self, handed_over: HandedOver) -> None:
-        """This contribution is settled, and will not be uploaded again."""
+        """This contribution is settled, and will not be uploaded again. If its turn has not come, it need not be."""
         ...
 
     def upload_seed(self, run_id: str, learner: str, incarnation: int, fragment: int, values: FloatArray) -> None:

@@ -77,7 +77,9 @@ def syncer(folder: Path, fatal: int = 0, moment: str = "before") -> Iterator[tup
         process.communicate()
 
 
-async def learn(url: str, config: RunConfig, told: list[VersionNotice], served: list[VersionNotice]) -> None:
+async def learn(
+    url: str, config: RunConfig, told: list[VersionNotice], served: list[VersionNotice], commits: int
+) -> None:
     """Be its learner until there are so many commits or it is gone. What it says goes to ``told``, what it says first
     to ``served``, too, if it can be fetched."""
     async with aiohttp.ClientSession() as session:
@@ -85,7 +87,7 @@ async def learn(url: str, config: RunConfig, told: list[VersionNotice], served: 
         puppet.run_id = ""
         await puppet.connect()
         try:
-            await _learn(puppet, session, url, config, told, served)
+            await _learn(puppet, session, url, config, told, served, commits)
         finally:
             await puppet.socket.close()
 
@@ -97,6 +99,7 @@ async def _learn(
     config: RunConfig,
     told: list[VersionNotice],
     served: list[VersionNotice],
+    commits: int,
 ) -> None:
     welcome = await puppet.introduce()
     puppet.steps_taken = welcome.clock
@@ -111,7 +114,7 @@ async def _learn(
     newest = {notice.fragment: notice.version for notice in welcome.versions}
     for _ in range(config.protocol.interval_steps):
         await puppet.step()
-    while sum(newest.values()) < COMMITS:
+    while sum(newest.values()) < commits:
         message = await puppet.next_message()
         if isinstance(message, Published):
             told.append(message.notice)
@@ -123,13 +126,15 @@ async def _learn(
             await puppet.contribute(message, body, base_version=base)
 
 
-def a_life(folder: Path, config: RunConfig, told: list[VersionNotice], fatal: int, moment: str) -> list[VersionNotice]:
+def a_life(
+    folder: Path, config: RunConfig, told: list[VersionNotice], fatal: int, moment: str, commits: int = COMMITS
+) -> list[VersionNotice]:
     """One process of the syncer, until it dies or there are enough commits; returns what it went on from."""
     served: list[VersionNotice] = []
     with syncer(folder, fatal, moment) as (process, url):
         if url:
             try:
-                asyncio.run(asyncio.wait_for(learn(url, config, told, served), WAIT_S))
+                asyncio.run(asyncio.wait_for(learn(url, config, told, served, commits), WAIT_S))
             except (aiohttp.ClientError, ConnectionError, TypeError) as error:  # TypeError: the end of a WebSocket.
                 assert process.wait(WAIT_S) == DIED, repr(error)
         elif fatal:
@@ -148,11 +153,11 @@ def stored(folder: Path) -> Stored:
 
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory: pytest.TempPathFactory) -> Stored:
-    """Every version of a run without a death."""
+    """Every version of a run without a death: more than a run can come to that is watched until it has enough."""
     folder = tmp_path_factory.mktemp("calm")
     config = settings(records_kept=1000)
     (folder / "run.toml").write_text(run_config.dumps(config))
-    a_life(folder, config, [], 0, "before")
+    a_life(folder, config, [], 0, "before", 2 * COMMITS)
     store = RunStore(LocalPlace(folder / "run" / "store"))
     files = [file for n in range(1, store.newest_number() + 1) for file in store.read(n).record.fragments]
     return {(file.fragment, file.version): (file.digest, file.sha256) for file in files}

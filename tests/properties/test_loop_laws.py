@@ -25,6 +25,7 @@ from unlockstep.core.messages import (
     Progress,
     Published,
     Pull,
+    UploadArrived,
     Welcome,
 )
 from unlockstep.core.outer_gradient import outer_gradient
@@ -39,7 +40,7 @@ happenings = st.lists(
         st.tuples(st.just("pull"), st.integers(0, 1)),
         st.tuples(st.just("publish"), st.integers(0, 1)),
         st.tuples(st.just("arrive"), st.integers(0, 1)),
-        st.tuples(st.sampled_from(["cut", "connect", "fence"])),
+        st.tuples(st.sampled_from(["delivered", "cut", "connect", "fence"])),
     ),
     max_size=60,
 )
@@ -53,6 +54,7 @@ class World:
         self.rounds = [0, 1]
         self.versions = [0, 0]
         self.incarnation = 1
+        self.delivered = 0
 
     def happen(self, what: str, fragment: int = 0) -> None:
         bench = self.bench
@@ -69,6 +71,11 @@ class World:
                 wanted = [each for each in bench.wire.fetches if each.fragment == fragment and each.version > 0]
                 if wanted:
                     bench.arrive(fragment, wanted[-1].version, 1000.0 * wanted[-1].version)
+            case "delivered":
+                if self.delivered < len(bench.wire.uploads):
+                    made = bench.wire.uploads[self.delivered]
+                    self.delivered += 1
+                    bench.loop.deliver(UploadArrived(made.round, made.fragment, made.tokens))
             case "cut":
                 bench.loop.deliver(Disconnected())
             case "connect":
@@ -149,7 +156,7 @@ def test_it_holds_while_a_second_thread_asks_and_delivers(adoption: Adoption) ->
     def network() -> None:
         barrier.wait()
         for number in range(400):
-            world.happen(("pull", "publish", "arrive")[number % 3], number % 2)
+            world.happen(("pull", "publish", "arrive", "delivered")[number % 4], number // 4 % 2)
 
     thread = threading.Thread(target=network)
     thread.start()

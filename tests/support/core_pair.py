@@ -62,6 +62,7 @@ from unlockstep.core.messages import (
     StepFinished,
     SyncerInput,
     SyncerMessage,
+    UploadArrived,
     UploadFailed,
     VersionNotice,
     Welcome,
@@ -97,6 +98,8 @@ class Process:
     outgoing: deque[bytes] = field(default_factory=deque)
     incoming: deque[bytes] = field(default_factory=deque)
     uploads: deque[Upload] = field(default_factory=deque)
+    answers: deque[UploadArrived] = field(default_factory=deque)
+    """Of uploads that have arrived while it stood still."""
     given: dict[HandedOver, Upload] = field(default_factory=dict)
     """(fragment, tokens) -> handed over, and not forgotten."""
     fetches: deque[VersionNotice] = field(default_factory=deque)
@@ -239,6 +242,8 @@ class CorePair:
         """SIGCONT"""
         process = self[name]
         process.is_frozen = False
+        while process.answers:
+            self.hear(process, process.answers.popleft())
         if process.is_to_notice:
             process.is_to_notice = False
             self.hear(process, Disconnected())
@@ -318,12 +323,16 @@ class CorePair:
             self.payloads.add(payload)
         fields = {name: getattr(upload, name) for name in upload.__struct_fields__ if name != "codec"}
         self.tell(ContributionArrived(learner=process.name, norm=1.0, defect=defect, payload=payload, **fields))
+        if not _is_tried_again(process, upload):
+            process.answers.append(UploadArrived(upload.round, upload.fragment, upload.tokens))
+        while process.answers and not process.is_frozen:
+            self.hear(process, process.answers.popleft())
 
     def lose_upload(self, name: str | Process) -> None:
         """The oldest upload of a learner does not arrive, or its host does not hear that it did, and says so."""
         process = self[name]
         upload = process.uploads.popleft()
-        if not any((again.fragment, again.tokens) == (upload.fragment, upload.tokens) for again in process.uploads):
+        if not _is_tried_again(process, upload):
             self.hear(process, UploadFailed(upload.round, upload.fragment, upload.c_tokens, upload.tokens))
 
     def fetch(self, process: Process, fails: bool = False) -> None:
@@ -531,3 +540,8 @@ def running(*names: str, adoption: Adoption = Adoption.OVERWRITE, steps_max: int
     pair.step(*names)
     assert [pair.state(name) for name in names] == ["live"] * len(names)
     return pair
+
+
+def _is_tried_again(process: Process, upload: Upload) -> bool:
+    """A newer attempt at the same contribution is on its way: of this one the host says nothing."""
+    return any((again.fragment, again.tokens) == (upload.fragment, upload.tokens) for again in process.uploads)

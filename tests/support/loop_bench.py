@@ -21,6 +21,7 @@ from unlockstep.core.messages import (
     LearnerMessage,
     Published,
     Pull,
+    UploadArrived,
     VersionNotice,
     Welcome,
 )
@@ -126,10 +127,11 @@ class Bench:
         self.loop.finish_step(STEP)
 
     def hand_over(self, fragment: int, round: int) -> float:
-        """The outer gradient the learner gives for a round."""
+        """The outer gradient the learner gives for a round; it arrives."""
         self.loop.deliver(Pull(round, fragment))
         made = self.wire.uploads[-1]
         assert (made.round, made.fragment) == (round, fragment)
+        self.loop.deliver(UploadArrived(round, fragment, made.tokens))
         return float(outer_gradient(made.anchor, made.local)[0])
 
 

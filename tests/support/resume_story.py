@@ -32,6 +32,7 @@ from unlockstep.core.messages import (
     Progress,
     Published,
     Pull,
+    UploadArrived,
     VersionNotice,
     Welcome,
 )
@@ -100,6 +101,7 @@ class Script:
     def __init__(self, loop_sizes: list[int]) -> None:
         self.progress: list[Progress] = []
         self.uploads: list[str] = []
+        self.under_way: list[UploadArrived] = []
         self._sizes = loop_sizes
 
     def send(self, message: LearnerMessage) -> None:
@@ -111,6 +113,7 @@ class Script:
     def upload(self, made: Contribution) -> None:
         counts = (made.round, made.fragment, made.base_version, made.c_steps, made.c_tokens, made.tokens)
         self.uploads.append(digest(np.array(counts), made.anchor, made.local))
+        self.under_way.append(UploadArrived(made.round, made.fragment, made.tokens))
 
     def forget(self, handed_over: HandedOver) -> None: ...
 
@@ -177,6 +180,8 @@ class Story:
             self.loop.deliver(Published(VersionNotice(fragment, version, ""), clock=step + 2))
             self.loop.deliver(Fetched(fragment, version, "", 100 * fragment + version))
         self.loop.finish_step(stats)
+        while self.link.under_way:
+            self.loop.deliver(self.link.under_way.pop())
         said = self.link.progress[-1]
         state = self.backend.state()
         return Page(

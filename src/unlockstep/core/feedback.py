@@ -73,6 +73,8 @@ class _Fragment:
 
     loads: int = 0
     lost: Float32 | None = None
+    newest: tuple[int, int] = (-1, -1)
+    """Tokens and round of the newest contribution that was encoded."""
     bodies: OrderedDict[HandedOver, tuple[int, memoryview]] = field(default_factory=OrderedDict)
     """Of contributions that held something that had been lost, or have left something: loads, body."""
 
@@ -109,7 +111,9 @@ class Encoder:
         if loads == made.loads:
             return body
         writer, chance = self._codec(made.fragment, codec), self._chance(made, codec)
-        is_void = made.loads < kept.loads  # It has waited for long; the fragment has been loaded since.
+        # The fragment has been loaded since it was handed over; or it was encoded before, when nothing was lost.
+        is_void = made.loads < kept.loads or (made.tokens, made.round) <= kept.newest
+        kept.newest = max(kept.newest, (made.tokens, made.round))
         leaves = self._feedback and codec.is_integer and not is_void
         lost = None if is_void else kept.lost
         if leaves and lost is None:
@@ -131,7 +135,7 @@ class Encoder:
         """What is kept of the fragment, without what is void since it was loaded."""
         kept = self._fragments.setdefault(made.fragment, _Fragment())
         if kept.loads < made.loads:
-            kept.loads, kept.lost = made.loads, None
+            kept.loads, kept.lost, kept.newest = made.loads, None, (-1, -1)
         return kept
 
     def _codec(self, fragment: int, codec: Codec) -> FragmentCodec:

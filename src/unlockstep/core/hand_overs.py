@@ -1,8 +1,13 @@
 """What a learner hands over, what of that it has not heard of, and what of it could not be delivered.
 
-Decides which copies are made ahead of being asked for, what a contribution says, what is kept until it is settled, what
-is handed over once more, and what is declared undelivered to the syncer (again, if perhaps nobody heard). Does not
-decide what is asked for, nor when the learner is at a step boundary (``learner``).
+Decides how much is on its way at once and what waits for that, which copies are made ahead of being asked for, what a
+contribution says, what is kept until it is settled, what is handed over once more, and what is declared undelivered to
+the syncer (again, if perhaps nobody heard). Does not decide what is asked for, nor when the learner is at a step
+boundary (``learner``).
+
+A link may carry less than is asked for. Then pulls wait, and training goes on: a fragment that is handed over later
+has more in it, from a base that is as recent as the learner's own. So a slow link costs the run nothing of what its
+learner trains, and the learner no memory that grows.
 """
 
 from __future__ import annotations
@@ -11,10 +16,17 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from unlockstep.core.actions import Forget, LearnerAction, TakeSnapshot, Upload
+from unlockstep.core.actions import Forget, LearnerAction, Resend, TakeSnapshot, Upload
 from unlockstep.core.deeds import Deed, HandOverNotice
 from unlockstep.core.learner_states import FragmentState
 from unlockstep.core.messages import HandedOver, Pull, Undelivered, UploadFailed
+
+UNDER_WAY_MAX = 2
+"""Contributions on their way at once over a link that is behind: while one is carried, the next can be made ready. More
+share the same link: they bring nothing sooner, and what they bring is older when it arrives."""
+
+BEHIND_STEPS = 2
+"""A link is behind while it has something that was handed over so many step boundaries ago."""
 
 DECLARED_MAX = 64
 """Undelivered contributions remembered to be declared again; the syncer enters each once."""
@@ -53,6 +65,14 @@ class HandOvers:
         """The first one it has not been asked for."""
         self.pulls_in_step = 0
         """How often it was asked since the last step boundary."""
+        self._pulls: dict[int, Pull] = {}
+        """By fragment, what it was asked for last and has not answered; the fragment asked for longest ago first."""
+        self._under_way: dict[HandedOver, int] = {}
+        """With the link -> steps of the process when it was handed over."""
+        self._ended_in_step = 0
+        """How many ceased to be since the last step boundary."""
+        self._resends: dict[HandedOver, None] = {}
+        """Wanted once more, and not with the link yet; in order."""
         self._kept: dict[HandedOver, int] = {}
         """Not settled -> tokens in it."""
         self._stranded: set[HandedOver] = set()
@@ -69,34 +89,60 @@ class HandOvers:
     # ------------------------------------------------------------------------------------------- handing over
 
     def pull(self, pull: Pull, is_at_boundary: bool) -> None:
-        """It is asked for a fragment. In the middle of a step only a copy made ahead can be given."""
-        fragment = self._fragments[pull.fragment]
+        """It is asked for a fragment. A newer pull takes the place of an older one."""
         self.next_round = max(self.next_round, pull.round + 1)
         self.pulls_in_step += 1
-        fragment.pulled = pull
-        if is_at_boundary:
-            self.answer_pulls()
-        elif fragment.has_snapshot and fragment.c_steps > 0:
-            self._hand_over(pull)
+        self._pulls[pull.fragment] = pull
+        self.proceed(is_at_boundary)
 
-    def answer_pulls(self) -> None:
-        """At a step boundary: whatever had to wait for one."""
-        for index, fragment in enumerate(self._fragments):
-            if fragment.pulled is not None and fragment.c_steps > 0:
+    def end(self, pulls: Iterable[Pull], is_at_boundary: bool) -> None:
+        """It goes: whatever it was asked for it hands over at once, since nobody is there to do so later. That is one
+        contribution of a fragment at most."""
+        self._pulls.update({pull.fragment: pull for pull in pulls})
+        self.proceed(is_at_boundary, is_last=True)
+
+    def proceed(self, is_at_boundary: bool, is_last: bool = False) -> None:
+        """Hand over what may be. In the middle of a step only a copy made ahead can be given; what waits for the
+        boundary keeps its place, so that no fragment is overtaken for ever."""
+        left = max(0, UNDER_WAY_MAX - len(self._under_way))
+        for again in [*self._resends][: len(self._resends) if is_last else left]:
+            del self._resends[again]
+            self._under_way[again] = self._learner.steps
+            self._learner.act(Resend(again, self._learner.incarnation))
+        free = len(self._pulls) if is_last else self._free
+        for index, pull in [*self._pulls.items()]:
+            fragment = self._fragments[index]
+            if free <= 0:
+                return
+            if fragment.c_steps == 0:
+                continue
+            free -= 1
+            if is_at_boundary:
                 self._learner.act(TakeSnapshot(index))
-                self._hand_over(fragment.pulled)
+            if is_at_boundary or fragment.has_snapshot:
+                self._hand_over(pull)
+
+    @property
+    def _free(self) -> int:
+        """How many more may be on their way. A link that keeps up takes whatever is asked for in a step: at most one
+        contribution of every fragment."""
+        since = self._learner.steps - BEHIND_STEPS
+        is_behind = bool(self._resends) or any(steps <= since for steps in self._under_way.values())
+        return max(0, UNDER_WAY_MAX - len(self._under_way)) if is_behind else len(self._fragments)
 
     def copy_ahead(self) -> None:
         """Copy the fragments that will be asked for before the next boundary: as many as in the step before, and one
-        more. Asked for another one, the learner answers at the boundary."""
-        ahead = max(1, self.pulls_in_step) + 1
-        self.pulls_in_step = 0
-        count = len(self._fragments)
-        for number in range(self.next_round, self.next_round + min(ahead, count)):
-            fragment = self._fragments[number % count]
-            if fragment.c_steps > 0:
-                fragment.has_snapshot = True
-                self._learner.act(TakeSnapshot(number % count))
+        more. Asked for another one, the learner answers at the boundary. While the link is full it copies none."""
+        count, ahead = len(self._fragments), max(1, self.pulls_in_step) + 1
+        if self._free + self._ended_in_step <= 0:
+            ahead = 0
+        self.pulls_in_step = self._ended_in_step = 0
+        waiting = [index for index in self._pulls if self._fragments[index].c_steps > 0]
+        coming = [number % count for number in range(self.next_round, self.next_round + count)]
+        for index in [*dict.fromkeys([*waiting, *coming])][:ahead]:
+            if self._fragments[index].c_steps > 0:
+                self._fragments[index].has_snapshot = True
+                self._learner.act(TakeSnapshot(index))
 
     def _hand_over(self, pull: Pull) -> None:
         fragment, learner = self._fragments[pull.fragment], self._learner
@@ -117,17 +163,29 @@ class HandOvers:
                 deed=deed,
             )
         )
-        self._kept[HandedOver(pull.round, pull.fragment, learner.tokens)] = fragment.c_tokens
+        handed_over = HandedOver(pull.round, pull.fragment, learner.tokens)
+        self._kept[handed_over] = fragment.c_tokens
+        self._under_way[handed_over] = learner.steps
+        del self._pulls[pull.fragment]
         fragment.c_steps = fragment.c_tokens = 0
-        fragment.pulled = None
         fragment.has_snapshot = False
         fragment.is_shared = True
 
     # ------------------------------------------------------------------------------------------- what becomes of it
 
+    def arrive(self, handed_over: HandedOver) -> None:
+        """The syncer has it, whatever becomes of it: the link has room for another one."""
+        self._end_way(handed_over)
+
+    def _end_way(self, handed_over: HandedOver) -> None:
+        if self._under_way.pop(handed_over, None) is not None:
+            self._ended_in_step += 1
+
     def settle(self, handed_over: HandedOver) -> None:
         """The syncer has said what became of it, or nobody needs it: the host may forget it."""
+        self._end_way(handed_over)
         self._stranded.discard(handed_over)
+        self._resends.pop(handed_over, None)
         if self._kept.pop(handed_over, None) is not None:
             self._learner.act(Forget(handed_over))
 
@@ -140,8 +198,11 @@ class HandOvers:
         """It could not be delivered. While the syncer is away it is kept, for when it is back; otherwise it is the body
         that cannot be had. Returns whether there is something to declare."""
         handed_over = HandedOver(failed.round, failed.fragment, failed.tokens)
+        self._end_way(handed_over)
         if handed_over not in self._kept:
             return False  # The syncer has said what became of it; or it was an earlier start's, and is lost with that.
+        if handed_over in self._resends:
+            return False  # It will be tried again.
         if is_away:
             self._stranded.add(handed_over)
             return False
@@ -149,11 +210,15 @@ class HandOvers:
         self._undelivered.append(Undelivered(failed.round, failed.fragment, failed.c_tokens, failed.tokens))
         return True
 
-    def again(self, wanted: Iterable[HandedOver], everything: bool) -> list[HandedOver]:
-        """Of what the syncer wants: what is to be handed over once more; the rest is on its way."""
+    def again(self, wanted: Iterable[HandedOver], everything: bool) -> None:
+        """What the syncer has not. What it said it could not deliver is handed over once more, or everything, if what
+        is on its way will not count; the rest will arrive."""
+        if everything:
+            self._under_way.clear()
         resent = [each for each in wanted if each in self._kept and (everything or each in self._stranded)]
         self._stranded.difference_update(resent)
-        return resent
+        self._resends.update(dict.fromkeys(resent))
+        self.proceed(is_at_boundary=False)
 
     # ------------------------------------------------------------------------------------------- what is declared
 
@@ -163,8 +228,15 @@ class HandOvers:
         self._declared.extend(declared)
         return declared
 
+    def void(self) -> None:
+        """What it was asked for does not count any more; it will be asked again."""
+        self._pulls.clear()
+        self._stranded.update(self._resends)
+        self._resends.clear()
+
     def connection_lost(self) -> None:
-        """Perhaps nobody has heard what was declared."""
+        """What it was asked for is void, and perhaps nobody has heard what was declared."""
+        self.void()
         self._undelivered = [*self._declared, *self._undelivered]
         self._declared.clear()
 

@@ -34,7 +34,6 @@ from typing import Any
 from unlockstep.core.actions import (
     Done,
     LearnerAction,
-    Resend,
     ResetOptimizer,
     Send,
     UploadSeed,
@@ -76,6 +75,7 @@ from unlockstep.core.messages import (
     Settled,
     StepFinished,
     Stop,
+    UploadArrived,
     UploadFailed,
     Welcome,
 )
@@ -173,6 +173,7 @@ class LearnerCore:
             StepFinished: self._on_step_finished,
             Pull: self._on_pull,
             Settled: self._on_settled,
+            UploadArrived: self._on_upload_arrived,
             UploadFailed: self._on_upload_failed,
             Fenced: self._on_fenced,
             Finish: self._on_finish,
@@ -237,6 +238,11 @@ class LearnerCore:
     def may_step(self) -> bool:
         """Whether the next inner step may begin: all parameters and enough data are here, and the end is not."""
         return self._state is LearnerState.TRAINING and (self.course is None or self.course.is_ready)
+
+    @property
+    def _is_stopping(self) -> bool:
+        """There will be no step any more, or none unless a new life of the syncer wants some."""
+        return self._state in (LearnerState.FINISHING, LearnerState.LEAVING)
 
     @property
     def is_at_rest(self) -> bool:
@@ -328,7 +334,6 @@ class LearnerCore:
         self._hand_overs.connection_lost()
         self.recovery.disconnected(now_ns)
         for fragment in self._fragments:
-            fragment.pulled = None
             fragment.fetching = None
 
     def _on_welcome(self, welcome: Welcome, now_ns: int) -> None:
@@ -355,15 +360,13 @@ class LearnerCore:
                 )
                 return
             self._move(LearnerMove.WELCOME)
-            for each in self._hand_overs.again(welcome.wanted, everything=is_new_life or was_given_up):
-                self._actions.append(Resend(each, self.incarnation))
+            self._hand_overs.again(welcome.wanted, everything=is_new_life or was_given_up)
             for notice in welcome.versions:
                 self._versions.note(notice, welcome.clock, now_ns)
             self._versions.fetch_missing()
             if self._state is LearnerState.LOADING and self.steps == 0 and welcome.versions:
                 self.recovery.welcomed(now_ns)
-            is_stopping = self._state in (LearnerState.FINISHING, LearnerState.LEAVING)
-            if is_stopping or (self.is_at_rest and not self._versions.must_reload):
+            if self._is_stopping or (self.is_at_rest and not self._versions.must_reload):
                 self._report(now_ns, step_ns=0, loss=float("nan"))
             else:  # The answer may have taken long, and the lease has begun with the question.
                 self._send(Heartbeat(self.learner, self.incarnation), now_ns)
@@ -432,8 +435,7 @@ class LearnerCore:
         quarantine, as a new start without any."""
         if fenced.reason is DepartureReason.LEASE_EXPIRED:
             if self._welcomed:
-                for fragment in self._fragments:
-                    fragment.pulled = None
+                self._hand_overs.void()
                 self._join(now_ns)
         elif fenced.reason is DepartureReason.SUPERSEDED:
             self._done(f"another process has joined under the name {self.learner}", failed=True)
@@ -555,7 +557,7 @@ class LearnerCore:
 
     def _use_boundary(self, now_ns: int) -> None:
         """No step is in progress: hand over, adopt, end."""
-        self._hand_overs.answer_pulls()
+        self._hand_overs.proceed(is_at_boundary=True)
         if self._versions.must_reload:
             self._reload(now_ns)
         for index, fragment in enumerate(self._fragments):
@@ -603,16 +605,22 @@ class LearnerCore:
     # --------------------------------------------------------------------------------------------- handing over
 
     def _on_pull(self, pull: Pull, now_ns: int) -> None:
-        self._hand_overs.pull(pull, self._state in (LearnerState.FINISHING, LearnerState.LEAVING))
+        self._hand_overs.pull(pull, is_at_boundary=self._is_stopping)
 
     def _on_settled(self, settled: Settled, now_ns: int) -> None:
         """Merged or not is for the syncer to enter; a learner only remembers why it was refused."""
         self._refusal = settled.refusal or self._refusal
         self._hand_overs.settle(HandedOver(settled.round, settled.fragment, settled.tokens))
+        self._hand_overs.proceed(is_at_boundary=self._is_stopping)
+
+    def _on_upload_arrived(self, arrived: UploadArrived, now_ns: int) -> None:
+        self._hand_overs.arrive(HandedOver(arrived.round, arrived.fragment, arrived.tokens))
+        self._hand_overs.proceed(is_at_boundary=self._is_stopping)
 
     def _on_upload_failed(self, failed: UploadFailed, now_ns: int) -> None:
         is_news = self._hand_overs.fail(failed, is_away=not self._welcomed)
-        if is_news and self._state in (LearnerState.FINISHING, LearnerState.LEAVING):
+        self._hand_overs.proceed(is_at_boundary=self._is_stopping)
+        if is_news and self._is_stopping:
             self._report(now_ns, step_ns=0, loss=float("nan"))
 
     # --------------------------------------------------------------------------------------------- the end
@@ -641,12 +649,11 @@ class LearnerCore:
     def _on_farewell(self, farewell: Farewell, now_ns: int) -> None:
         """Hand over what is asked for, and go."""
         if self._state is LearnerState.LEAVING:
-            for pull in farewell.pulls:
-                self._on_pull(pull, now_ns)
-            self._go(now_ns)
+            self._go(now_ns, farewell.pulls)
 
-    def _go(self, now_ns: int) -> None:
+    def _go(self, now_ns: int, pulls: tuple[Pull, ...] = ()) -> None:
         if self._welcomed:
+            self._hand_overs.end(pulls, is_at_boundary=self._is_stopping)
             self._report(now_ns, step_ns=0, loss=float("nan"))
             dropped = tuple(fragment.c_tokens for fragment in self._fragments)
             self._send(Leave(self.learner, self.incarnation, dropped), now_ns)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from unlockstep.core.messages import Fetched, Pull, VersionNotice
+from unlockstep.core.messages import Fetched, VersionNotice
 
 
 class LearnerState(Enum):
@@ -108,8 +108,6 @@ class FragmentState:
         self.fetch_ns = 0
         self.has_snapshot = False
         """The host holds a copy as of the last step boundary."""
-        self.pulled: Pull | None = None
-        """It waits for a complete step."""
 
     @property
     def is_void(self) -> bool:

@@ -481,6 +481,14 @@ class SeedStored(_Message, frozen=True):
     fragment: int
 
 
+class UploadArrived(_Message, frozen=True):
+    """Learner host: the syncer has answered a contribution, whatever becomes of it: the link has room for another."""
+
+    round: int
+    fragment: int
+    tokens: int
+
+
 class UploadFailed(_Message, frozen=True):
     """Learner host: a contribution could not be delivered and will not be tried again."""
 
@@ -564,6 +572,7 @@ LearnerInput = (
     | Fetched
     | FetchFailed
     | SeedStored
+    | UploadArrived
     | UploadFailed
     | StateNotTaken
     | StateFetched

@@ -406,6 +406,8 @@ class Rounds:
                 (r for r in self._open_rounds() if r.fragment == made.fragment and r.round > made.round), None
             )
             (self._late[made.fragment] if following is None else following.late).append(held)
+            if following is not None and self.pace is Pace.DRAINING and member.c_steps[made.fragment] == 0:
+                following.asked.pop(made.learner, None)  # This is all that it will ever have for the round.
         else:
             self._rounds[made.round].contributions[made.learner] = held
             self._note_quorum(self._rounds[made.round], now_ns)

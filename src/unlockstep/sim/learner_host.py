@@ -30,6 +30,7 @@ from unlockstep.core.messages import (
     StateFetchFailed,
     StateNotTaken,
     SyncerMessage,
+    UploadArrived,
     UploadFailed,
     VersionNotice,
 )
@@ -385,14 +386,17 @@ class LearnerProcess:
                 self.undelivered.add(key)
                 self._deliver(UploadFailed(c.round, c.fragment, c.c_tokens, c.tokens))
 
+        def hear() -> None:
+            if self._uploads.get(key) is contribution:
+                del self._uploads[key]
+                self._deliver(UploadArrived(c.round, c.fragment, c.tokens))
+
         def arrive(peer: SyncerProcess, took_ns: int) -> None:
             sent = self._host.uploaded(parcel)
 
             def take() -> None:
-                if not peer.take_upload(contribution, sent, took_ns):
-                    self.life.happen(fail)
-                elif self._uploads.get(key) is contribution:
-                    del self._uploads[key]
+                is_taken = peer.take_upload(contribution, sent, took_ns)
+                self.life.happen(hear if is_taken else fail)
 
             peer.life.happen(take)
 

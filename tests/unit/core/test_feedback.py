@@ -167,15 +167,25 @@ def test_chance_depends_on_what_a_contribution_is_known_by_and_on_nothing_else()
 
 
 def test_a_body_is_kept_until_it_is_settled() -> None:
-    """Then it would be made anew, with what has been lost since: nobody asks for it any more."""
+    """Then it would be made anew, without what had been lost before: nobody asks for it any more."""
     mine = encoder()
-    first = sent(mine, made(1))
-    sent(mine, made(2))
-    mine.forget(HandedOver(made(2).round, 0, 2))
-    mine.forget(HandedOver(99, 1, 99))
-    assert np.array_equal(sent(mine, made(1)), first)
+    sent(mine, made(1))
+    second = sent(mine, made(2))
     mine.forget(HandedOver(made(1).round, 0, 1))
-    assert not np.array_equal(sent(mine, made(1)), first)
+    mine.forget(HandedOver(99, 1, 99))
+    assert np.array_equal(sent(mine, made(2)), second)
+    mine.forget(HandedOver(made(2).round, 0, 2))
+    assert not np.array_equal(sent(mine, made(2)), second)
+
+
+def test_what_was_handed_over_when_nothing_was_lost_does_not_take_what_a_later_one_has_lost() -> None:
+    """In float32 nothing is lost, and no body kept; the format changes, and the first is handed over once more."""
+    mine = encoder()
+    first = sent(mine, made(1), Codec.FLOAT32)
+    sent(mine, made(2), Codec.INT4)
+    assert np.array_equal(sent(mine, made(1), Codec.FLOAT32), first)
+    third = sent(mine, made(3), Codec.FLOAT32)
+    assert not np.array_equal(third, sent(encoder(), made(3), Codec.FLOAT32))  # It takes what the second has lost.
 
 
 def test_the_oldest_bodies_go_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:

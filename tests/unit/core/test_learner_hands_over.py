@@ -13,6 +13,7 @@ from unlockstep.core.messages import (
     Pull,
     Settled,
     Undelivered,
+    UploadArrived,
     UploadFailed,
 )
 from unlockstep.core.reasons import RefusalReason
@@ -44,6 +45,8 @@ def test_copies_more_when_more_was_asked_for_in_the_step_before() -> None:
         stage.tell(Pull(round, round))
     copied = [action.fragment for action in only(TakeSnapshot, stage.step())]
     assert copied == [2, 3, 4, 5, 6, 7, 0, 1]  # three answers that had to wait; six ahead, 2 having nothing new
+    for made in stage.of(Upload):
+        stage.tell(UploadArrived(made.round, made.fragment, made.tokens))
     assert len(only(TakeSnapshot, stage.step())) == 2
 
 

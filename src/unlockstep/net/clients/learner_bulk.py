@@ -2,7 +2,7 @@
 
 ::
 
-    Upload, Resend ──> contribute ──> UploadFailed, or nothing       Fetch      ──> fetch      ──> Fetched, FetchFailed
+    Upload, Resend ──> contribute ──> UploadArrived, UploadFailed    Fetch      ──> fetch      ──> Fetched, FetchFailed
     UploadSeed     ──> seed       ──> SeedStored, or a hang-up       FetchState ──> take_state ──> StateFetched, ...
     TakeState      ──> give_state ──> StateNotTaken, or nothing
 
@@ -34,6 +34,7 @@ from unlockstep.core.messages import (
     StateFetched,
     StateFetchFailed,
     StateNotTaken,
+    UploadArrived,
     UploadFailed,
     VersionNotice,
 )
@@ -100,6 +101,7 @@ class LearnerBulk:
     def forget(self, handed_over: HandedOver) -> None:
         """See ``loop.Link``."""
         if not self._is_closing:
+            self._handing_over.pop(handed_over, None)
             self._courier.forget(handed_over)
 
     def upload_seed(self, sender: api.SeedQuery, fragment: int, values: Float32) -> None:
@@ -187,14 +189,18 @@ class LearnerBulk:
         status = 0
         try:
             async with self._upload_places:
-                answer = await self._courier.contribute(c, path, query)
-                status = _noted(answer, path)
+                if self._handing_over.get(handed_over) is c:  # else it need not travel any more
+                    answer = await self._courier.contribute(c, path, query)
+                    status = _noted(answer, path)
         finally:
             is_newest = self._handing_over.get(handed_over) is c
             if is_newest:
                 del self._handing_over[handed_over]
-            if is_newest and status not in api.CONTRIBUTION_TAKEN and not self._is_closing:
-                self._deliver(UploadFailed(c.round, c.fragment, c.c_tokens, c.tokens))
+            if is_newest and not self._is_closing:
+                if status in api.CONTRIBUTION_TAKEN:
+                    self._deliver(UploadArrived(c.round, c.fragment, c.tokens))
+                else:
+                    self._deliver(UploadFailed(c.round, c.fragment, c.c_tokens, c.tokens))
 
     async def _upload_seed(self, sender: api.SeedQuery, fragment: int, values: Float32) -> None:
         path = api.version_path(self._run, fragment, 0)

@@ -127,7 +127,7 @@ def test_what_rounding_takes_is_sent_with_the_next_contribution_and_not_with_the
     assert two == bytes(wire.encode(values + (values - wire.decode(one))))
     carrier.forget(HandedOver(1, 1, 10))
     carrier.carry_out(contribute(4, 1, Codec.INT4), bits(values))
-    assert shelf.sent[-1][2] not in (one, two)
+    assert shelf.sent[-1][2] == one  # It takes nothing of what later ones have lost.
 
 
 @pytest.mark.parametrize("codec", list(Codec), ids=lambda codec: codec.value)

@@ -14,6 +14,7 @@ from unlockstep.cli.app import run
 from unlockstep.cli.train import resolve
 from unlockstep.config import RunConfig
 from unlockstep.report.summary import Summary
+from unlockstep.tape import Tape
 
 
 def test_a_run_leaves_a_summary_a_model_and_everything_to_start_it_again(tmp_path: Path) -> None:
@@ -62,6 +63,11 @@ def test_a_length_in_tokens_is_a_length_in_steps_of_all_learners() -> None:
     assert config.run.tokens == 100_000
     assert config.run.steps == math.ceil(100_000 / (4 * 8 * 2 * 128))
     assert resolve(RunConfig(), {"run.tokens": 100_000, "run.steps": 7}, sizes).run.steps == 7
+
+
+def test_a_tape_says_how_many_learners_there_are_whatever_the_settings_say() -> None:
+    tape = Tape(name="two", learners=("a", "b"))
+    assert resolve(RunConfig(), {}, ["local.learners=5"], tape).local.learners == 2
 
 
 @pytest.mark.parametrize(

@@ -250,6 +250,7 @@ def resolve(
         ConfigError: as ``config.apply``.
     """
     from unlockstep import config as run_config
+    from unlockstep.launch.casting import cast
 
     if tape is not None:
         flags = {**flags, "local.learners": len(tape.learners), "local.kill_share": 0}
@@ -258,7 +259,8 @@ def resolve(
     if isinstance(tokens, int) and flags.get("run.steps") is None:
         steps = math.ceil(tokens / _tokens_per_step(run_config.apply(base, [*given, *overrides])))
         given.append(f"run.steps={steps}")
-    return run_config.apply(base, [*given, *overrides])
+    config = run_config.apply(base, [*given, *overrides])
+    return config if tape is None else cast(config, tape)
 
 
 def _tokens_per_step(config: RunConfig) -> int:
@@ -296,7 +298,6 @@ def _run(
             read_status=read_status,
             watcher=watcher,
             has_finished=lambda: _has_finished(config, folder),
-            resumes=resumes,
             breaker=breaker,
         ).run()
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from unlockstep.config import RunConfig
+from unlockstep.core import status
 from unlockstep.core.events import (
     ContributionAccepted,
     Event,
@@ -158,15 +159,6 @@ class FleetScore(msgspec.Struct, frozen=True):
     """In all of the fleet, until the run was over."""
 
 
-class Other(msgspec.Struct, frozen=True):
-    """A score beside the text."""
-
-    name: str
-    nats: float
-    """Per answer."""
-    accuracy: float
-
-
 class RoundSpan(msgspec.Struct, frozen=True):
     """A round in a picture, virtual seconds."""
 
@@ -201,7 +193,7 @@ class Score(msgspec.Struct, frozen=True):
     """Wall time of the trial."""
     ring: RingScore | None = None
     """None without a protocol."""
-    others: tuple[Other, ...] = ()
+    others: tuple[status.Score, ...] = ()
     """What else the final model is asked: the labels of images."""
     curve_s: tuple[float, ...] = ()
     """When each point of the curve was reached, virtual seconds."""

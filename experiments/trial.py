@@ -15,11 +15,12 @@ from functools import cache
 from typing import TypeAlias
 
 import msgspec
-from scores import STEP_NS, FleetScore, Other, Score, Storm, Trial, finished_ns, picture_of, ring_score
+from scores import STEP_NS, FleetScore, Score, Storm, Trial, finished_ns, picture_of, ring_score
 from torch import nn
 
 from unlockstep.cli.assembly import Text, load_text, new_backend, new_model
 from unlockstep.config import DataSection, RunConfig, apply
+from unlockstep.core import status
 from unlockstep.core.events import Event, StepReported
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 from unlockstep.core.layout import LayoutMethod, build_layout
@@ -43,7 +44,7 @@ VALIDATION_BATCH_SIZE = 16
 STORM_MARGIN = 2
 """A history is so many times as long as the run should take."""
 
-Verdict: TypeAlias = tuple[float, tuple[Other, ...]]
+Verdict: TypeAlias = tuple[float, tuple[status.Score, ...]]
 """Loss of the text, nats per byte, and the other scores."""
 
 Show = Callable[[int, float | None], None]
@@ -146,14 +147,15 @@ def _train_ring(trial: Trial, config: RunConfig, show: Show) -> Score:
         tokens += steps * tokens_per_step(config)
         if steps and not world.ended:
             curve.reached(tokens, now_ns)
-    ledger = world.core.status(world.clock.now_ns()).ledger
+    ended = world.core.status(world.clock.now_ns())
+    ledger = ended.ledger
     tokens, reached_ns = round(ledger.trained), finished_ns(events)
     loss, others = curve.ended(tokens, reached_ns)
     return Score(
         trial=trial,
         seed=config.run.seed,
         tokens=tokens,
-        steps=world.core.status(world.clock.now_ns()).clock,
+        steps=ended.clock,
         loss=loss,
         curve=tuple(curve.points),
         seconds=0.0,
@@ -353,4 +355,5 @@ def _backend(config: RunConfig, shard: int, shards: int) -> TorchBackend:
 def _verdict(model: nn.Module, config: RunConfig) -> Verdict:
     scores = validation_scores(model, _scored_text(config.data), causal_scores)
     loss = round(scores.pop(TEXT).nats / _text(config.data).bytes_per_token, 5)
-    return loss, tuple(Other(name, round(each.nats, 5), round(each.accuracy, 4)) for name, each in scores.items())
+    others = (status.Score(name, round(each.nats, 5), round(each.accuracy, 4)) for name, each in scores.items())
+    return loss, tuple(others)

@@ -20,9 +20,9 @@ print("woken", flush=True)
 """
 
 PARENT = f"""
-import subprocess, sys, time
+import signal, subprocess, sys
 subprocess.Popen([sys.executable, "-c", {CHILD!r}])
-time.sleep(3600)
+signal.pause()
 """
 
 

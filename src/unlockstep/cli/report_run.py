@@ -129,8 +129,8 @@ def _passing(events: Iterable[Event], count: int | None) -> Iterator[Event]:
         yield event
 
 
-def _ending(folder: Path, accounting: Accounting, config: RunConfig) -> tuple[str, str]:
-    """How the run ended, and why: in the words of whoever watched it, or as the log has it."""
+def told_ending(folder: Path) -> tuple[str, str] | None:
+    """How the run ended, and why, in the words of whoever watched it; None: nobody has said so, or it goes on."""
     import msgspec
 
     from unlockstep.cli.run_folder import SUMMARY_FILE
@@ -141,9 +141,15 @@ def _ending(folder: Path, accounting: Accounting, config: RunConfig) -> tuple[st
 
     try:
         told = msgspec.json.decode((folder / SUMMARY_FILE).read_bytes(), type=Told)
-        return told.ending, told.sentence
     except (OSError, msgspec.DecodeError):
-        pass
+        return None
+    return told.ending, told.sentence
+
+
+def _ending(folder: Path, accounting: Accounting, config: RunConfig) -> tuple[str, str]:
+    """How the run ended, and why: in the words of whoever watched it, or as the log has it."""
+    if (told := told_ending(folder)) is not None:
+        return told
     if accounting.ended and (stopped := stopped_early(accounting, config)) is not None:
         return "stopped", stopped
     if accounting.ended:

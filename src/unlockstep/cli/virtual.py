@@ -49,19 +49,11 @@ def run(
 
 def is_over(folder: Path) -> bool:
     """Whether the run in a folder has come to an end of its own, good or bad: to go on would change nothing."""
-    import msgspec
-
-    from unlockstep.cli.run_folder import SUMMARY_FILE
+    from unlockstep.cli.report_run import told_ending
     from unlockstep.launch.local import Ending
 
-    class Told(msgspec.Struct):
-        ending: str
-
-    try:
-        told = msgspec.json.decode((folder / SUMMARY_FILE).read_bytes(), type=Told)
-    except (OSError, msgspec.DecodeError):
-        return False
-    return told.ending != Ending.INTERRUPTED.value
+    told = told_ending(folder)
+    return told is not None and told[0] != Ending.INTERRUPTED.value
 
 
 def forget(folder: Path) -> None:

@@ -21,90 +21,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 DOCS = Path(__file__).resolve().parent
-RESULTS = DOCS.parent / "experiments" / "results"
+EXPERIMENTS = DOCS.parent / "experiments"
+RESULTS = EXPERIMENTS / "results"
 FIGURES = DOCS / "figures"
 
+sys.path.append(str(EXPERIMENTS))  # Scripts beside each other, and no package.
+
+from result_file import FleetScore, RingScore, Score, Sheet, read  # noqa: E402
+
 BLUE, ORANGE, GREY, GREEN = "#2a78c8", "#c2410c", "#8a8f98", "#2f855a"
-
-
-class _Trial(msgspec.Struct, frozen=True):
-    name: str
-    tokens: int
-
-
-class _Ring(msgspec.Struct, frozen=True):
-    participants: float
-    live: float
-    staleness: float
-    time_s: float = 0.0
-    open_steps: float = 0.0
-    idle: float = 0.0
-    lockstep_idle: float = 0.0
-    fragment_elements: tuple[int, ...] = ()
-    contribution_norm: float = 0.0
-    merged_norm: float = 0.0
-    norm_ratio: float = 0.0
-
-
-class _Fleet(msgspec.Struct, frozen=True):
-    goodput: float
-    simulated: float
-    time_s: float
-    failures: int
-
-
-class _Other(msgspec.Struct, frozen=True):
-    name: str
-    nats: float
-    accuracy: float
-
-
-class _Round(msgspec.Struct, frozen=True):
-    fragment: int
-    opened_s: float
-    quorum_s: float
-    closed_s: float
-    participants: tuple[str, ...]
-
-
-class _Picture(msgspec.Struct, frozen=True):
-    steps: dict[str, tuple[tuple[float, float], ...]]
-    rounds: tuple[_Round, ...]
-
-
-class Score(msgspec.Struct, frozen=True):
-    """As much of a kept score (``experiments/scores.py``) as is shown."""
-
-    trial: _Trial
-    seed: int
-    tokens: int
-    loss: float
-    curve: tuple[tuple[int, float], ...]
-    ring: _Ring | None = None
-    others: tuple[_Other, ...] = ()
-    curve_s: tuple[float, ...] = ()
-    fleet: _Fleet | None = None
-    picture: _Picture | None = None
-
-
-class Sheet(msgspec.Struct, frozen=True):
-    """A result file."""
-
-    command: str
-    commit: str
-    scores: tuple[Score, ...]
-
-    def of(self, name: str) -> list[Score]:
-        """Scores of one trial, one a seed."""
-        return [score for score in self.scores if score.trial.name == name]
-
-    @property
-    def names(self) -> list[str]:
-        return list(dict.fromkeys(score.trial.name for score in self.scores))
-
 
 FIRST = {
     "failures": "dense: data-parallel, calm",
@@ -121,7 +47,7 @@ FIRST = {
 def sheet(experiment: str) -> Sheet | None:
     """What an experiment has left; None: nothing yet."""
     file = RESULTS / f"{experiment}.json"
-    found = msgspec.json.decode(file.read_bytes(), type=Sheet) if file.exists() else None
+    found = read(file) if file.exists() else None
     return found if found is not None and found.of(FIRST[experiment]) else None
 
 
@@ -182,7 +108,7 @@ def change_of(mine: Sequence[Score], others: Sequence[Score]) -> tuple[float, fl
     return statistics.fmean(changes), statistics.stdev(changes) / math.sqrt(len(changes))
 
 
-def _ring(read: Callable[[_Ring], float], digits: int) -> Callable[[Sequence[Score]], str]:
+def _ring(read: Callable[[RingScore], float], digits: int) -> Callable[[Sequence[Score]], str]:
     def say(scores: Sequence[Score]) -> str:
         values = [read(score.ring) for score in scores if score.ring is not None]
         return f"{statistics.fmean(values):.{digits}f}" if values else ""
@@ -190,7 +116,7 @@ def _ring(read: Callable[[_Ring], float], digits: int) -> Callable[[Sequence[Sco
     return say
 
 
-def _percent(read: Callable[[_Ring], float]) -> Callable[[Sequence[Score]], str]:
+def _percent(read: Callable[[RingScore], float]) -> Callable[[Sequence[Score]], str]:
     def say(scores: Sequence[Score]) -> str:
         values = [100 * read(score.ring) for score in scores if score.ring is not None]
         return f"{statistics.fmean(values):.1f} %" if values else ""
@@ -231,7 +157,7 @@ def _labels(scores: Sequence[Score]) -> str:
     return f"{spread(right, 1)} %" if right else ""
 
 
-def _fleet(scores: Sequence[Score], read: Callable[[_Fleet], float]) -> str:
+def _fleet(scores: Sequence[Score], read: Callable[[FleetScore], float]) -> str:
     values = [100 * read(score.fleet) for score in scores if score.fleet is not None]
     return f"{statistics.fmean(values):.1f} %" if values else ""
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scores import Failures, Storm
+from result_file import Failures, Storm
 from sheet import conduct
 from trial import Trial, carry_settings
 

@@ -17,8 +17,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+from result_file import Visits
 from sheet import conduct
-from trial import Trial, Visits, carry_settings
+from trial import Trial, carry_settings
 
 LEARNERS = 4
 TOKENS = 1_048_576

@@ -1,7 +1,7 @@
 """What the experiments have in common outside the trials: options, progress, the table, and the file of results.
 
-Decides how results are shown and kept. A result file holds everything needed to repeat it: the settings and the seed
-of every trial, the commit, the versions, the command. It is written after every trial: Ctrl-C loses one at most.
+Decides how results are shown, and when they are kept (``result_file``): after every trial, so that Ctrl-C loses one at
+most.
 """
 
 from __future__ import annotations
@@ -18,21 +18,11 @@ from pathlib import Path
 
 import msgspec
 import torch
-from scores import RingScore, Score, Trial
+from result_file import RingScore, Score, Sheet, Trial, read, write
 from trial import run
 
 FOLDER = Path(__file__).parent
 SHOW_INTERVAL_S = 1.0
-
-
-class Sheet(msgspec.Struct, frozen=True):
-    """A result file."""
-
-    command: str
-    commit: str
-    python: str
-    torch: str
-    scores: tuple[Score, ...]
 
 
 def conduct(experiment: str, about: str | None, trials: Callable[[bool], Sequence[Trial]]) -> None:
@@ -108,14 +98,9 @@ def means(scores: Sequence[Score]) -> str:
 
 
 def _kept(file: Path, commit: str) -> list[Score]:
-    """What earlier runs of the same code have left; those of other code may have another form."""
-
-    class Origin(msgspec.Struct):
-        commit: str
-
-    if not file.exists() or msgspec.json.decode(file.read_bytes(), type=Origin).commit != commit:
-        return []
-    return list(msgspec.json.decode(file.read_bytes(), type=Sheet).scores)
+    """What earlier runs of the same code have left; those of other code do not stand beside it."""
+    found = read(file) if file.exists() else None
+    return list(found.scores) if found is not None and found.commit == commit else []
 
 
 def _how_it_went(ring: RingScore | None, first: RingScore | None) -> str:
@@ -134,8 +119,7 @@ def _write(file: Path, experiment: str, commit: str, scores: Sequence[Score]) ->
         torch=str(torch.__version__),
         scores=tuple(scores),
     )
-    file.parent.mkdir(exist_ok=True)
-    file.write_bytes(msgspec.json.format(msgspec.json.encode(sheet), indent=1) + b"\n")
+    write(file, sheet)
 
 
 def _commit() -> str:

@@ -15,7 +15,8 @@ from functools import cache
 from typing import TypeAlias
 
 import msgspec
-from scores import STEP_NS, FleetScore, Score, Storm, Trial, finished_ns, picture_of, ring_score
+from result_file import FleetScore, Score, Storm, Trial, Visits
+from scores import finished_ns, picture_of, ring_score
 from torch import nn
 
 from unlockstep.cli.assembly import Text, load_text, new_backend, new_model
@@ -30,14 +31,18 @@ from unlockstep.learners.evaluation import Tokens, validation_scores
 from unlockstep.learners.torch_backend import Batches, TorchBackend
 from unlockstep.learners.torch_store import TorchStore
 from unlockstep.models import TEXT, causal_scores
+from unlockstep.sim.fleet import Fleet
 from unlockstep.sim.fleet_tape import fleet_tape
 from unlockstep.sim.goodput import measure
 from unlockstep.sim.outages import Stretches, play
 from unlockstep.sim.world import World
-from unlockstep.tape import Action, Kill, Restart, Tape
+from unlockstep.tape import Action, Join, Kill, Leave, Restart, Tape
 from unlockstep.virtual.ring import Ring
 
 __all__ = ["STEP_NS", "Trial", "carry_settings", "configured", "llama_deep", "llama_quarter", "run"]
+
+STEP_NS = 100_000_000
+"""Virtual duration of an inner step of a learner that is not slowed down, unless ``virtual.step_s`` is set."""
 
 VALIDATION_BATCHES = 32
 VALIDATION_BATCH_SIZE = 16
@@ -207,7 +212,7 @@ def _train_alone(trial: Trial, config: RunConfig, show: Show) -> Score:
 def _tape(trial: Trial, config: RunConfig) -> Tape:
     """All that happens in the trial, for twice as long as it should take."""
     if trial.storm is not None:
-        return fleet_tape(trial.storm.fleet, duration_s=_history_s(config), seed=config.run.seed)
+        return fleet_tape(_fleet(trial.storm), duration_s=_history_s(config), seed=config.run.seed)
     names = tuple(f"learner{number}" for number in range(config.local.learners))
     actions: list[Action] = []
     if trial.failures is not None:
@@ -217,9 +222,23 @@ def _tape(trial: Trial, config: RunConfig) -> Tape:
                 actions.append(Kill(at_ns=dies * STEP_NS, target=name))
                 actions.append(Restart(at_ns=(dies + down) * STEP_NS, target=name))
     if trial.visits is not None:
-        actions += trial.visits.tape().actions
+        actions += _visits(trial.visits)
     actions.sort(key=lambda action: action.at_ns)
     return Tape(name="trial", learners=names, actions=tuple(actions))
+
+
+def _visits(visits: Visits) -> Iterator[Action]:
+    for visit, begins in enumerate(visits.at_steps):
+        comes = Restart if visit and not visits.in_order else Join
+        goes = Leave if visits.in_order else Kill
+        for number in range(visits.learners):
+            name, at_steps = f"extra{number}", begins + number * visits.stagger_steps
+            yield comes(at_ns=at_steps * STEP_NS, target=name)
+            yield goes(at_ns=(at_steps + visits.steps) * STEP_NS, target=name)
+
+
+def _fleet(storm: Storm) -> Fleet:
+    return Fleet(chips=storm.chips, learners=storm.learners)
 
 
 def _history_s(config: RunConfig) -> float:
@@ -228,7 +247,7 @@ def _history_s(config: RunConfig) -> float:
 
 def _history(storm: Storm, config: RunConfig) -> Stretches:
     """The history that ``fleet_tape`` writes down."""
-    return play(storm.fleet, horizon_s=_history_s(config), replicas=1, seed=config.run.seed)
+    return play(_fleet(storm), horizon_s=_history_s(config), replicas=1, seed=config.run.seed)
 
 
 def _fleet_score(storm: Storm, config: RunConfig, ledger: LedgerStatus, reached_ns: int) -> FleetScore:

@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shlex
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
 
-from architecture.rules import ROOT, sources
+from architecture.rules import sources
+from support.scripts import imported
 
 _COMMAND = re.compile(r"^unlockstep .*$", re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
 def generate() -> Iterator[ModuleType]:
-    """``docs/generate.py``, which is a script and no part of the package."""
-    sys.path.insert(0, str(ROOT / "docs"))
-    try:
-        spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+    with imported("docs/generate.py") as module:
         yield module
-    finally:
-        sys.path.remove(str(ROOT / "docs"))
 
 
 def test_documents_are_in_step_with_the_code(generate: ModuleType) -> None:

@@ -3,31 +3,54 @@ the digest of the file they were drawn from, and sums by hand."""
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
+import msgspec
 import pytest
 
 from architecture.rules import ROOT
+from support.scripts import imported
 
 
 @pytest.fixture(scope="module")
 def results() -> Iterator[ModuleType]:
-    """``docs/results.py``, which is a script and no part of the package."""
-    spec = importlib.util.spec_from_file_location("results", ROOT / "docs" / "results.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["results"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["results"]
+    with imported("docs/results.py") as module:
+        yield module
+
+
+@pytest.fixture(scope="module")
+def result_file() -> Iterator[ModuleType]:
+    with imported("experiments/result_file.py") as module:
+        yield module
+
+
+ROWS_OF_THEIR_OWN = ("blocks", "norms", "packing")
+"""What these measure is no trial."""
+
+RESULT_FILES = sorted(
+    path for path in (ROOT / "experiments" / "results").glob("*.json") if path.stem not in ROWS_OF_THEIR_OWN
+)
 
 
 def score(results: ModuleType, seed: int, loss: float, name: str = "a") -> object:
     curve = ((100, loss + 2.0), (200, loss + 1.0), (300, loss))
-    return results.Score(results._Trial(name, 300), seed, 300, loss, curve, curve_s=(1.0, 2.0, 4.0))
+    told = {"seed": seed, "tokens": 300, "steps": 3, "loss": loss, "curve": curve, "seconds": 9.0}
+    trial = {"name": name, "settings": (), "tokens": 300}
+    return msgspec.convert({**told, "trial": trial, "curve_s": (1.0, 2.0, 4.0)}, results.Score)
+
+
+@pytest.mark.parametrize("path", RESULT_FILES, ids=lambda path: path.stem)
+def test_a_result_file_that_was_written_once_stays_readable(result_file: ModuleType, path: Path) -> None:
+    found = result_file.read(path)
+    assert all(found.of(name) for name in found.names) and len(found.names) > 1
+
+
+def test_a_result_file_holds_what_was_written(result_file: ModuleType, tmp_path: Path) -> None:
+    found = result_file.read(ROOT / "experiments" / "results" / "heterogeneity.json")
+    result_file.write(tmp_path / "results" / "again.json", found)
+    assert result_file.read(tmp_path / "results" / "again.json") == found
 
 
 def test_figures_are_drawn_from_the_results_that_are_there(results: ModuleType) -> None:

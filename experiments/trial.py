@@ -19,23 +19,20 @@ from result_file import FleetScore, Score, Storm, Trial, Visits
 from scores import finished_ns, picture_of, ring_score
 from torch import nn
 
-from unlockstep.cli.assembly import Text, load_text, new_backend, new_model
+from unlockstep.cli.assembly import Text, load_text, new_backend
+from unlockstep.cli.evaluator import Examiner
 from unlockstep.config import DataSection, RunConfig, apply
 from unlockstep.core import status
+from unlockstep.core.chunks import Float32
 from unlockstep.core.events import Event, StepReported
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
-from unlockstep.core.layout import LayoutMethod, build_layout
 from unlockstep.core.status import LedgerStatus
-from unlockstep.data import validation_batches
-from unlockstep.learners.evaluation import Tokens, validation_scores
+from unlockstep.learners.evaluation import Tokens
 from unlockstep.learners.torch_backend import Batches, TorchBackend
-from unlockstep.learners.torch_store import TorchStore
-from unlockstep.models import TEXT, causal_scores
 from unlockstep.sim.fleet import Fleet
 from unlockstep.sim.fleet_tape import fleet_tape
 from unlockstep.sim.goodput import measure
 from unlockstep.sim.outages import Stretches, play
-from unlockstep.sim.world import World
 from unlockstep.tape import Action, Join, Kill, Leave, Restart, Tape
 from unlockstep.virtual.ring import Ring
 
@@ -44,8 +41,9 @@ __all__ = ["STEP_NS", "Trial", "carry_settings", "configured", "llama_deep", "ll
 STEP_NS = 100_000_000
 """Virtual duration of an inner step of a learner that is not slowed down, unless ``virtual.step_s`` is set."""
 
-VALIDATION_BATCHES = 32
-VALIDATION_BATCH_SIZE = 16
+SCORED = ("evaluation.batches=32", "evaluation.batch_size=16")
+"""What trials are scored on: four times the text of a run's evaluator."""
+
 STORM_MARGIN = 2
 """A history is so many times as long as the run should take."""
 
@@ -142,8 +140,14 @@ def run(trial: Trial, seed: int, show: Show) -> Score:
 def _train_ring(trial: Trial, config: RunConfig, show: Show) -> Score:
     ring = Ring(config, _tape(trial, config), lambda shard, shards: _backend(config, shard, shards))
     world, events = ring.world, list[Event]()
-    judge = _Judge(config)
-    curve = _Curve(trial, lambda: judge.verdict_on(world), show)
+    examiner = _examiner(config)
+    sizes = [examiner.layout.fragment_size(fragment) for fragment in range(examiner.layout.fragment_count)]
+
+    def verdict() -> Verdict:
+        """On the syncer's own parameters, which no format of a download has rounded."""
+        return _verdict(examiner, {fragment: world.global_values(fragment) for fragment in range(len(sizes))})
+
+    curve = _Curve(trial, verdict, show)
     tokens = 0
     for now_ns in ring.play():
         taken = world.take_events()
@@ -164,7 +168,7 @@ def _train_ring(trial: Trial, config: RunConfig, show: Show) -> Score:
         loss=loss,
         curve=tuple(curve.points),
         seconds=0.0,
-        ring=ring_score(events, config, ledger, judge.sizes),
+        ring=ring_score(events, config, ledger, sizes),
         others=others,
         curve_s=tuple(curve.times_s),
         fleet=None if trial.storm is None else _fleet_score(trial.storm, config, ledger, reached_ns),
@@ -174,7 +178,8 @@ def _train_ring(trial: Trial, config: RunConfig, show: Show) -> Score:
 
 def _train_alone(trial: Trial, config: RunConfig, show: Show) -> Score:
     backend = _backend(config, 0, 1)
-    curve = _Curve(trial, lambda: _verdict(backend.model, config), show)
+    examiner = _examiner(config, backend.model)
+    curve = _Curve(trial, lambda: _verdict(examiner, {}), show)
     step_ns = round(config.virtual.step_s * NANOSECONDS_PER_SECOND)
     history = None if trial.storm is None else _history(trial.storm, config)
     widths = _Widths(backend.stream, config.inner.batch_size)
@@ -313,24 +318,6 @@ class _Widths:
 # ------------------------------------------------------------------------------------------------- what is scored
 
 
-class _Judge:
-    """Scores the syncer's parameters with a model of its own."""
-
-    def __init__(self, config: RunConfig) -> None:
-        self._config = config
-        self._model = new_model(config, _text(config.data))
-        self._store = TorchStore(self._model)
-        method = LayoutMethod(config.protocol.layout)
-        layout = build_layout(self._store.tensors(), config.protocol.fragments, method)
-        self._store.bind(layout)
-        self.sizes = [layout.fragment_size(fragment) for fragment in range(layout.fragment_count)]
-
-    def verdict_on(self, world: World) -> Verdict:
-        for fragment in range(len(self.sizes)):
-            self._store.write_fragment(fragment, world.global_values(fragment))
-        return _verdict(self._model, self._config)
-
-
 class _Curve:
     """Evaluates at even distances, and at the end."""
 
@@ -361,18 +348,15 @@ def _text(data: DataSection) -> Text:
     return load_text(RunConfig(data=data))
 
 
-@cache
-def _scored_text(data: DataSection) -> list[Tokens]:
-    validation = _text(data).validation
-    return validation_batches(validation, data.sequence_length, VALIDATION_BATCH_SIZE, VALIDATION_BATCHES)
-
-
 def _backend(config: RunConfig, shard: int, shards: int) -> TorchBackend:
     return new_backend(config, shard, shards, _text(config.data), is_alone=False)
 
 
-def _verdict(model: nn.Module, config: RunConfig) -> Verdict:
-    scores = validation_scores(model, _scored_text(config.data), causal_scores)
-    loss = round(scores.pop(TEXT).nats / _text(config.data).bytes_per_token, 5)
-    others = (status.Score(name, round(each.nats, 5), round(each.accuracy, 4)) for name, each in scores.items())
-    return loss, tuple(others)
+def _examiner(config: RunConfig, model: nn.Module | None = None) -> Examiner:
+    return Examiner(apply(config, SCORED), _text(config.data), model)
+
+
+def _verdict(examiner: Examiner, values: dict[int, Float32]) -> Verdict:
+    _, loss, others = examiner.evaluate(values)
+    rounded = (status.Score(each.name, round(each.nats, 5), round(each.accuracy, 4)) for each in others)
+    return round(loss, 5), tuple(rounded)

@@ -23,6 +23,8 @@ from unlockstep.cli.trust import Trust, require_trusted
 from unlockstep.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from unlockstep.cli.assembly import Text
     from unlockstep.cli.exits import StopRequest
     from unlockstep.config import RunConfig
@@ -74,24 +76,27 @@ def evaluator(
 
 
 class Examiner:
-    """The model of a run and the text it is validated on, always the same."""
+    """The model of a run and the text it is validated on, always the same.
 
-    def __init__(self, config: RunConfig, text: Text | None = None) -> None:
-        """``text``: of the run, if it has been loaded."""
-        from unlockstep.cli.assembly import load_text, loading, new_model
+    Args:
+        config: of the run.
+        text: of the run, if it has been loaded.
+        model: what is validated, as it is then; None: a model of its own, which is loaded first.
+    """
+
+    def __init__(self, config: RunConfig, text: Text | None = None, model: nn.Module | None = None) -> None:
+        from unlockstep.cli.assembly import load_text, new_model
         from unlockstep.core.layout import LayoutMethod, build_layout
         from unlockstep.data import validation_batches
+        from unlockstep.learners.torch_store import TorchStore
 
-        with loading(config):
-            from unlockstep.learners.torch_store import TorchStore
-
-            text, evaluation = text or load_text(config), config.evaluation
-            self._batches = validation_batches(
-                text.validation, config.data.sequence_length, evaluation.batch_size, evaluation.batches
-            )
-            self._bytes_per_token = text.bytes_per_token
-            self._model = new_model(config, text)
-            self._store = TorchStore(self._model)
+        text, evaluation = text or load_text(config), config.evaluation
+        self._batches = validation_batches(
+            text.validation, config.data.sequence_length, evaluation.batch_size, evaluation.batches
+        )
+        self._bytes_per_token = text.bytes_per_token
+        self._model = model or new_model(config, text)
+        self._store = TorchStore(self._model)
         protocol = config.protocol
         self.layout = build_layout(self._store.tensors(), protocol.fragments, LayoutMethod(protocol.layout))
         self._store.bind(self.layout)
@@ -106,8 +111,8 @@ class Examiner:
         self.has_model = True
 
     def evaluate(self, values: dict[int, Float32]) -> tuple[float, float, tuple[Score, ...]]:
-        """Validation loss of these fragments, nats per token and nats per byte, and what else the model is asked. Takes
-        a while."""
+        """Validation loss with these fragments, the others as they are: nats per token and nats per byte, and what else
+        the model is asked. Takes a while."""
         from unlockstep.core.status import Score
         from unlockstep.learners.evaluation import validation_scores
         from unlockstep.models import TEXT, causal_scores
@@ -365,11 +370,18 @@ async def _first_parameters(config: RunConfig, line: Line, early: AsyncExitStack
         observer, _ = await early.enter_async_context(line.connection(Layout((), LayoutMethod.BALANCED)))
         _log.info("observes run %r and waits for the first parameters", config.run.name)
         async for _ in observer.messages():
-            return await asyncio.to_thread(Examiner, config)
+            return await asyncio.to_thread(_new_examiner, config)
         await early.aclose()
         line.note_loss()
         await asyncio.sleep(pause_s)
     raise AssertionError("pauses never end")
+
+
+def _new_examiner(config: RunConfig) -> Examiner:
+    from unlockstep.cli.assembly import loading
+
+    with loading(config):
+        return Examiner(config)
 
 
 async def _evaluate(examiner: Examiner, replica: Replica, name: str, as_json: bool) -> None:

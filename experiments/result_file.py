@@ -117,10 +117,12 @@ class FleetScore(msgspec.Struct, frozen=True):
     """A run through what happens to a fleet, against what the simulator says of the same history."""
 
     goodput: float
-    """Tokens that counted, over what everybody could train in that time."""
+    """As ``report.goodput`` has it: until the last step of the run. Of one model alone: steps taken over possible ones,
+    each as wide as it was."""
     simulated: float
     """Goodput of the same stretch of the same history."""
     time_s: float
+    """Length of that stretch."""
     failures: int
     """In all of the fleet, until the run was over."""
 

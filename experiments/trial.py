@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import TypeAlias
@@ -26,9 +26,9 @@ from unlockstep.core import status
 from unlockstep.core.chunks import Float32
 from unlockstep.core.events import Event, StepReported
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
-from unlockstep.core.status import LedgerStatus
 from unlockstep.learners.evaluation import Tokens
 from unlockstep.learners.torch_backend import Batches, TorchBackend
+from unlockstep.report.accounting import account
 from unlockstep.sim.fleet import Fleet
 from unlockstep.sim.fleet_tape import fleet_tape
 from unlockstep.sim.goodput import measure
@@ -138,7 +138,8 @@ def run(trial: Trial, seed: int, show: Show) -> Score:
 
 
 def _train_ring(trial: Trial, config: RunConfig, show: Show) -> Score:
-    ring = Ring(config, _tape(trial, config), lambda shard, shards: _backend(config, shard, shards))
+    tape = _tape(trial, config)
+    ring = Ring(config, tape, lambda shard, shards: _backend(config, shard, shards))
     world, events = ring.world, list[Event]()
     examiner = _examiner(config)
     sizes = [examiner.layout.fragment_size(fragment) for fragment in range(examiner.layout.fragment_count)]
@@ -171,7 +172,7 @@ def _train_ring(trial: Trial, config: RunConfig, show: Show) -> Score:
         ring=ring_score(events, config, ledger, sizes),
         others=others,
         curve_s=tuple(curve.times_s),
-        fleet=None if trial.storm is None else _fleet_score(trial.storm, config, ledger, reached_ns),
+        fleet=None if trial.storm is None else _fleet_score(trial.storm, config, events, tape),
         picture=None if trial.picture is None else picture_of(events, *trial.picture),
     )
 
@@ -255,13 +256,12 @@ def _history(storm: Storm, config: RunConfig) -> Stretches:
     return play(_fleet(storm), horizon_s=_history_s(config), replicas=1, seed=config.run.seed)
 
 
-def _fleet_score(storm: Storm, config: RunConfig, ledger: LedgerStatus, reached_ns: int) -> FleetScore:
-    steps = storm.learners * reached_ns / NANOSECONDS_PER_SECOND / config.virtual.step_s
-    counted = ledger.trained - ledger.dropped - ledger.lost - ledger.overwritten - sum(ledger.refused.values())
-    # What is trained after the end is reached is handed over in the last rounds and belongs to no time here.
-    counted = min(counted, config.run.tokens)
-    goodput = counted / (steps * tokens_per_step(config))
-    return FleetScore(round(goodput, 4), *_simulated(_history(storm, config), reached_ns))
+def _fleet_score(storm: Storm, config: RunConfig, events: Sequence[Event], tape: Tape) -> FleetScore:
+    """The report's goodput, and the simulator's of the time that all learners were on its roster."""
+    goodput = account(events, config.protocol, tape).goodput
+    assert goodput is not None, "nobody has trained"
+    until_ns = goodput.roster_ns // storm.learners
+    return FleetScore(round(goodput.goodput, 4), *_simulated(_history(storm, config), until_ns))
 
 
 def _simulated(history: Stretches, until_ns: int) -> tuple[float, float, int]:

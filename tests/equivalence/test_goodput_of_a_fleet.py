@@ -3,8 +3,12 @@ through it as an event tape. Both are called goodput, and agree within two point
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
+from architecture.rules import ROOT
+from support.scripts import imported
 from unlockstep.config import RunConfig, apply
 from unlockstep.core.messages import EndRun
 from unlockstep.report.accounting import Accounting, account
@@ -16,6 +20,7 @@ from unlockstep.sim.outages import play
 from unlockstep.sim.weightless import WeightlessBackend, WeightlessFreight
 from unlockstep.sim.world import World
 from unlockstep.tape import Tape
+from unlockstep.virtual.ring import Ring
 
 SECOND = 1_000_000_000
 FRAGMENTS = 4
@@ -46,3 +51,22 @@ def test_the_goodput_of_a_fleets_tape_is_that_of_the_fleet(chips: int, learners:
     assert found.goodput == pytest.approx(float(told), abs=0.02)
     assert accounting.uptime == pytest.approx(float(uptime), abs=0.02)
     assert sum(getattr(found.shares, name) for name in Shares.__struct_fields__) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_goodput_of_an_experiment_is_that_of_the_fleet(seed: int) -> None:
+    """How long everything takes does not depend on what is learned: here nothing is. The result that is kept was taken
+    when the tokens were trained; the report's definition goes on to the last step, which others wait for."""
+    name = "dense: 8 learners, failures"
+    with imported("experiments/failures.py") as experiment:
+        trial = next(trial for trial in experiment.trials(False) if trial.name == name)
+        trials, result_file = sys.modules["trial"], sys.modules["result_file"]
+        config = trials.configured(trial, seed)
+        tape, tokens = trials._tape(trial, config), trials.tokens_per_step(config)
+        ring = Ring(config, tape, lambda shard, shards: WeightlessBackend(config.protocol.fragments, tokens))
+        for _ in ring.play():
+            pass
+        score = trials._fleet_score(trial.storm, config, ring.world.events, tape)
+        kept = result_file.read(ROOT / "experiments" / "results" / "failures.json").of(name)[seed].fleet
+    assert score.goodput == pytest.approx(score.simulated, abs=0.02)
+    assert score.goodput == pytest.approx(kept.goodput, abs=0.0125)

@@ -28,6 +28,7 @@ from unlockstep.core.events import Event, StepReported
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 from unlockstep.learners.evaluation import Tokens
 from unlockstep.learners.torch_backend import Batches, TorchBackend
+from unlockstep.models.presets import llama
 from unlockstep.report.accounting import account
 from unlockstep.sim.fleet import Fleet
 from unlockstep.sim.fleet_tape import fleet_tape
@@ -78,31 +79,12 @@ def carry_settings(learners: int) -> tuple[str, ...]:
 
 def llama_quarter(vocabulary_size: int) -> nn.Module:
     """A Llama of 0.25 M parameters (256 ids), for searches: ``model.spec=trial:llama_quarter``."""
-    return _llama(vocabulary_size, hidden_size=96, feed_forward_size=256, layers=2, heads=3)
+    return llama(vocabulary_size, hidden_size=96, feed_forward_size=256, layers=2, heads=3)
 
 
 def llama_deep(vocabulary_size: int) -> nn.Module:
     """A Llama of 0.30 M parameters (256 ids) in six layers, where layers are to be told apart."""
-    return _llama(vocabulary_size, hidden_size=64, feed_forward_size=160, layers=6, heads=2)
-
-
-def _llama(vocabulary_size: int, *, hidden_size: int, feed_forward_size: int, layers: int, heads: int) -> nn.Module:
-    from transformers.models.llama.configuration_llama import LlamaConfig
-    from transformers.models.llama.modeling_llama import LlamaForCausalLM
-
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=vocabulary_size,
-            hidden_size=hidden_size,
-            intermediate_size=feed_forward_size,
-            num_hidden_layers=layers,
-            num_attention_heads=heads,
-            initializer_range=hidden_size**-0.5,
-            tie_word_embeddings=True,
-            bos_token_id=None,
-            eos_token_id=None,
-        )
-    )
+    return llama(vocabulary_size, hidden_size=64, feed_forward_size=160, layers=6, heads=2)
 
 
 def configured(trial: Trial, seed: int) -> RunConfig:

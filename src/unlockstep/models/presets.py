@@ -23,12 +23,12 @@ _NO_SPECIAL_TOKENS: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None
 
 def llama_tiny(vocabulary_size: int) -> nn.Module:
     """A Llama of 0.93 M parameters (256 ids): two wide layers learn faster per second than more narrow ones."""
-    return _llama(vocabulary_size, hidden_size=192, layers=2, heads=6, feed_forward_size=512)
+    return llama(vocabulary_size, hidden_size=192, layers=2, heads=6, feed_forward_size=512)
 
 
 def llama_20m(vocabulary_size: int) -> nn.Module:
     """A Llama of 19.4 M parameters (256 ids)."""
-    return _llama(vocabulary_size, hidden_size=512, layers=6, heads=8, feed_forward_size=1408)
+    return llama(vocabulary_size, hidden_size=512, layers=6, heads=8, feed_forward_size=1408)
 
 
 def gemma4_tiny(vocabulary_size: int) -> nn.Module:
@@ -112,7 +112,8 @@ def gemma4_text(
     )
 
 
-def _llama(vocabulary_size: int, *, hidden_size: int, layers: int, heads: int, feed_forward_size: int) -> nn.Module:
+def llama(vocabulary_size: int, *, hidden_size: int, feed_forward_size: int, layers: int, heads: int) -> nn.Module:
+    """A Llama with tied embeddings, of any size."""
     from transformers.models.llama.configuration_llama import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaForCausalLM
 

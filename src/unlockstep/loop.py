@@ -221,6 +221,7 @@ class LearnerLoop:
             layout,
             waits_for_pull=protocol.participation is Participation.LATEST and adoption is not Adoption.CARRY,
             kept=functools.partial(kept, adoption, alpha=blend_alpha),
+            staleness_max=protocol.staleness_max,
             course=course,
             has_state=inner is not None,
             away_ns_max=protocol.away_ns_max,

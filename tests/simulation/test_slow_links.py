@@ -58,7 +58,7 @@ def merged_share(world: World) -> float:
 
 
 @pytest.mark.parametrize("adoption", Adoption)
-@pytest.mark.parametrize("body_steps", [2.0, 5.0, 8.0])
+@pytest.mark.parametrize("body_steps", [2.0, 5.0, 8.0, 12.0])
 def test_a_slow_link_is_used_up_and_nothing_that_it_carries_is_too_old(body_steps: float, adoption: Adoption) -> None:
     """It carries one body after the other, of every fragment in turn; memory is what is on its way, and of every
     fragment one that waits to be merged."""

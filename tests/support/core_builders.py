@@ -63,6 +63,7 @@ def learner_core(
         layout(protocol.fragments, dtype),
         waits_for_pull=protocol.participation is Participation.LATEST and adoption is not Adoption.CARRY,
         kept=functools.partial(kept, adoption, alpha=alpha),
+        staleness_max=protocol.staleness_max,
         has_state=has_state,
         away_ns_max=protocol.away_ns_max,
     )

@@ -38,11 +38,13 @@ class Adoptions:
     Args:
         learner: whose they are.
         waits_for_pull: progress is handed over before a newer version overwrites it.
+        staleness_max: versions a contribution may be behind: what is behind more is not waited for.
         kept: which counts survive.
     """
 
-    def __init__(self, learner: Adopter, waits_for_pull: bool, kept: Kept) -> None:
+    def __init__(self, learner: Adopter, waits_for_pull: bool, staleness_max: int, kept: Kept) -> None:
         self._learner = learner
+        self._staleness_max = staleness_max
         self._waits_for_pull = waits_for_pull
         self._kept = kept
 
@@ -51,10 +53,13 @@ class Adoptions:
 
         ``carry`` keeps local progress, so always. ``overwrite`` and ``blend`` discard it: then progress that was never
         handed over is handed over first. (A learner many times slower than the others would otherwise lose every step
-        of its to the next version before any round could ask for it. It is asked within H steps of the syncer.)
+        of its to the next version before any round could ask for it. It is asked within H steps of the syncer.) Unless
+        nobody would take it any more.
         """
         if fragment.arrived is None:
             return False
+        if fragment.versions_behind > self._staleness_max:
+            return True
         return fragment.is_shared or fragment.c_steps == 0 or not self._waits_for_pull
 
     def adopt(self, index: int, fragment: FragmentState, load: bool) -> None:

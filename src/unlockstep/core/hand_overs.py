@@ -6,30 +6,35 @@ the syncer (again, if perhaps nobody heard). Does not decide what is asked for, 
 boundary (``learner``).
 
 A link may carry less than is asked for. Then pulls wait, and training goes on: a fragment that is handed over later
-has more in it, from a base that is as recent as the learner's own. So a slow link costs the run nothing of what its
-learner trains, and the learner no memory that grows.
+has more in it, from a base that is as recent as the learner's own. What would be refused when it arrives, since too
+many versions of its fragment have been published by then, waits for a newer base. So a slow link costs the run nothing
+of what its learner trains, and the learner no memory that grows.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from unlockstep.core.actions import Forget, LearnerAction, Resend, TakeSnapshot, Upload
 from unlockstep.core.deeds import Deed, HandOverNotice
 from unlockstep.core.learner_states import FragmentState
 from unlockstep.core.messages import HandedOver, Pull, Undelivered, UploadFailed
+from unlockstep.core.pace import Pace
 
 UNDER_WAY_MAX = 2
-"""Contributions on their way at once over a link that is behind: while one is carried, the next can be made ready. More
-share the same link: they bring nothing sooner, and what they bring is older when it arrives."""
-
-BEHIND_STEPS = 2
-"""A link is behind while it has something that was handed over so many step boundaries ago."""
+"""Contributions on their way at once over a link that is behind: while one is carried, the next can be made ready."""
 
 DECLARED_MAX = 64
 """Undelivered contributions remembered to be declared again; the syncer enters each once."""
+
+
+class _Departure(NamedTuple):
+    """When something was handed over: the steps of the process, and the newest version of its fragment."""
+
+    steps: int
+    newest: int
 
 
 class Contributor(Protocol):
@@ -56,19 +61,25 @@ class HandOvers:
     Args:
         learner: whose they are.
         fragments: its fragments; shared with it.
+        staleness_max: versions a contribution may be behind when it arrives.
     """
 
-    def __init__(self, learner: Contributor, fragments: Sequence[FragmentState]) -> None:
+    def __init__(self, learner: Contributor, fragments: Sequence[FragmentState], staleness_max: int) -> None:
         self._learner = learner
         self._fragments = fragments
+        self._staleness_max = staleness_max
         self.next_round = 0
         """The first one it has not been asked for."""
         self.pulls_in_step = 0
         """How often it was asked since the last step boundary."""
         self._pulls: dict[int, Pull] = {}
         """By fragment, what it was asked for last and has not answered; the fragment asked for longest ago first."""
-        self._under_way: dict[HandedOver, int] = {}
-        """With the link -> steps of the process when it was handed over."""
+        self._under_way: dict[HandedOver, _Departure] = {}
+        """What is with the link."""
+        self._pace = Pace(UNDER_WAY_MAX)
+        """Of the way up."""
+        self._aged_versions = 0
+        """How many versions of its fragment were published while the last contribution was on its way."""
         self._ended_in_step = 0
         """How many ceased to be since the last step boundary."""
         self._resends: dict[HandedOver, None] = {}
@@ -107,28 +118,44 @@ class HandOvers:
         left = max(0, UNDER_WAY_MAX - len(self._under_way))
         for again in [*self._resends][: len(self._resends) if is_last else left]:
             del self._resends[again]
-            self._under_way[again] = self._learner.steps
+            self._depart(again)
             self._learner.act(Resend(again, self._learner.incarnation))
-        free = len(self._pulls) if is_last else self._free
-        for index, pull in [*self._pulls.items()]:
-            fragment = self._fragments[index]
-            if free <= 0:
-                return
-            if fragment.c_steps == 0:
+        for index in [*self._pulls] if is_last else self._turns()[: self._free]:
+            if self._fragments[index].c_steps == 0:
                 continue
-            free -= 1
             if is_at_boundary:
                 self._learner.act(TakeSnapshot(index))
-            if is_at_boundary or fragment.has_snapshot:
-                self._hand_over(pull)
+            if is_at_boundary or self._fragments[index].has_snapshot:
+                self._hand_over(self._pulls[index])
+
+    def _turns(self) -> list[int]:
+        """The fragments whose turn it is, in order: asked for longest ago first. Over a link that is behind those that
+        will not be too old when they arrive; if nothing else is on its way, the one that is least so."""
+        waiting = [index for index in self._pulls if self._fragments[index].c_steps > 0]
+        if not self._is_behind:
+            return waiting
+        behind_max = self._staleness_max - self._aged_versions
+        in_time = [index for index in waiting if self._fragments[index].versions_behind <= behind_max]
+        if waiting and not in_time and not self._under_way:
+            return [min(waiting, key=lambda index: self._fragments[index].versions_behind)]
+        return in_time
 
     @property
     def _free(self) -> int:
         """How many more may be on their way. A link that keeps up takes whatever is asked for in a step: at most one
         contribution of every fragment."""
-        since = self._learner.steps - BEHIND_STEPS
-        is_behind = bool(self._resends) or any(steps <= since for steps in self._under_way.values())
-        return max(0, UNDER_WAY_MAX - len(self._under_way)) if is_behind else len(self._fragments)
+        return max(0, UNDER_WAY_MAX - len(self._under_way)) if self._is_behind else len(self._fragments)
+
+    @property
+    def _is_behind(self) -> bool:
+        return bool(self._resends) or self._pace.is_behind(self._under_way_steps)
+
+    @property
+    def _under_way_steps(self) -> list[int]:
+        return [self._learner.steps - departure.steps for departure in self._under_way.values()]
+
+    def _depart(self, handed_over: HandedOver) -> None:
+        self._under_way[handed_over] = _Departure(self._learner.steps, self._fragments[handed_over.fragment].newest)
 
     def copy_ahead(self) -> None:
         """Copy the fragments that will be asked for before the next boundary: as many as in the step before, and one
@@ -137,9 +164,8 @@ class HandOvers:
         if self._free + self._ended_in_step <= 0:
             ahead = 0
         self.pulls_in_step = self._ended_in_step = 0
-        waiting = [index for index in self._pulls if self._fragments[index].c_steps > 0]
         coming = [number % count for number in range(self.next_round, self.next_round + count)]
-        for index in [*dict.fromkeys([*waiting, *coming])][:ahead]:
+        for index in [*self._turns(), *(index for index in coming if index not in self._pulls)][:ahead]:
             if self._fragments[index].c_steps > 0:
                 self._fragments[index].has_snapshot = True
                 self._learner.act(TakeSnapshot(index))
@@ -165,7 +191,7 @@ class HandOvers:
         )
         handed_over = HandedOver(pull.round, pull.fragment, learner.tokens)
         self._kept[handed_over] = fragment.c_tokens
-        self._under_way[handed_over] = learner.steps
+        self._depart(handed_over)
         del self._pulls[pull.fragment]
         fragment.c_steps = fragment.c_tokens = 0
         fragment.has_snapshot = False
@@ -178,8 +204,11 @@ class HandOvers:
         self._end_way(handed_over)
 
     def _end_way(self, handed_over: HandedOver) -> None:
-        if self._under_way.pop(handed_over, None) is not None:
+        departure = self._under_way.pop(handed_over, None)
+        if departure is not None:
             self._ended_in_step += 1
+            self._pace.arrived(self._learner.steps - departure.steps)
+            self._aged_versions = self._fragments[handed_over.fragment].newest - departure.newest
 
     def settle(self, handed_over: HandedOver) -> None:
         """The syncer has said what became of it, or nobody needs it: the host may forget it."""

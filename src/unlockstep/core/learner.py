@@ -31,13 +31,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from unlockstep.core.actions import (
-    Done,
-    LearnerAction,
-    ResetOptimizer,
-    Send,
-    UploadSeed,
-)
+from unlockstep.core.actions import Done, LearnerAction, ResetOptimizer, Send
 from unlockstep.core.adoptions import Adoptions, Kept
 from unlockstep.core.course import BEGINNING, Course
 from unlockstep.core.deeds import Began, DataTaken, Deed, Moment
@@ -81,6 +75,7 @@ from unlockstep.core.messages import (
 )
 from unlockstep.core.reasons import DepartureReason, JoinRefusal, RefusalReason
 from unlockstep.core.recovery import Recovery
+from unlockstep.core.seeding import Seeding
 from unlockstep.core.versions import Versions
 
 HEARTBEATS_PER_LEASE = 3
@@ -95,6 +90,7 @@ class LearnerCore:
         waits_for_pull: under ``latest`` with ``overwrite`` or ``blend``, progress is handed over before a newer version
             overwrites it, see ``adoptions``.
         kept: which counts survive an adoption.
+        staleness_max: versions a contribution may be behind.
         has_state: the host can copy and load what the learner trains with: a new process asks for that of another one.
         away_ns_max: how long it goes on without a syncer.
         course: what it holds of the corpus, if it takes data leases.
@@ -108,6 +104,7 @@ class LearnerCore:
         *,
         waits_for_pull: bool,
         kept: Kept,
+        staleness_max: int,
         has_state: bool = False,
         away_ns_max: int = NEVER_NS,
         course: Course | None = None,
@@ -128,22 +125,17 @@ class LearnerCore:
         self.course = course
         self.position = self.samples = 0
         """Of the course, as of the last step boundary."""
-        self._adoptions = Adoptions(self, waits_for_pull, kept)
+        self._adoptions = Adoptions(self, waits_for_pull, staleness_max, kept)
         self._state = LearnerState.JOINING
         self._welcomed = False
-        self._fragments = [FragmentState() for _ in range(layout.fragment_count)]
         self._about = {str(name): str(text) for name, text in (about or {}).items()}
-        self._diary = Diary()
         self._began_after = (0, 0)
         """Incarnation and steps of the process that this program was before, 0 and 0 for none."""
         self._has_begun = False
-        self._hand_overs = HandOvers(self, self._fragments)
+        self._staleness_max = staleness_max
         self._unsettled_said = 0
         """How many contributions were not settled when it reported last."""
         self._has_state = has_state
-        self.recovery = Recovery(self, self._fragments, has_state)
-        """Where this process has its state from, and what it does for others."""
-        self._versions = Versions(self, self._fragments)
         self._must_begin_anew = False
         """It is quarantined: all it has is void at the next step boundary."""
         self._may_join = False
@@ -156,6 +148,17 @@ class LearnerCore:
         self._alone_since_ns: int | None = None
         """When the connection to the syncer was lost."""
         self._actions: list[LearnerAction] = []
+        self._set_up()
+
+    def _set_up(self) -> None:
+        """Nothing was received, and nothing trained."""
+        self._diary = Diary()
+        self._fragments = [FragmentState() for _ in range(self.layout.fragment_count)]
+        self._seeding = Seeding(self._fragments)
+        self._versions = Versions(self, self._fragments)
+        self._hand_overs = HandOvers(self, self._fragments, self._staleness_max)
+        self.recovery = Recovery(self, self._fragments, self._has_state)
+        """Where this process has its state from, and what it does for others."""
         self._reactions = self._all_reactions()
 
     def _all_reactions(self) -> dict[type[Any], Callable[[Any, int], None]]:
@@ -351,7 +354,7 @@ class LearnerCore:
         self._diary.heard(welcome.deeds)
         if not welcome.seed:
             if self._state is LearnerState.SEEDING:
-                self._take_back_seed()
+                self._seeding.take_back()
             if is_new_life:
                 self._meet_new_life(welcome)
             elif any(notice.version < self._fragments[notice.fragment].version for notice in welcome.versions):
@@ -374,9 +377,7 @@ class LearnerCore:
                 self._send(Leaving(self.learner, self.incarnation), now_ns)
         elif LearnerMove.WELCOME_SEED in MOVES[self._state]:
             self._move(LearnerMove.WELCOME_SEED)
-            self._take_back_seed()
-            for index in range(len(self._fragments)):
-                self._actions.append(UploadSeed(index))
+            self._actions += self._seeding.begin()
         else:
             self._done("the syncer has lost the run's parameters; start the run anew", failed=True)
 
@@ -404,22 +405,13 @@ class LearnerCore:
         self._versions.fetch_missing()
         self._load_if_complete(now_ns)
 
-    def _take_back_seed(self) -> None:
-        """Another learner's parameters may become version 0: what was stored of ours means nothing."""
-        for fragment in self._fragments:
-            fragment.version = -1
-            fragment.is_seeded = False
-
     def _on_seed_stored(self, stored: SeedStored, now_ns: int) -> None:
         if self._state is LearnerState.SEEDING:
-            self._fragments[stored.fragment].version = 0
-            self._fragments[stored.fragment].digest = ""
-            self._fragments[stored.fragment].life = self.life
+            self._seeding.stored(stored.fragment, self.life)
             self._begin_if_seeded(now_ns)
 
     def _begin_if_seeded(self, now_ns: int) -> None:
-        """Everything is stored, and the run has begun with it: until it has, it may begin with another's."""
-        if all(fragment.version == 0 and fragment.is_seeded for fragment in self._fragments):
+        if self._seeding.is_complete:
             self._move(LearnerMove.LOADED)
             self._report(now_ns, step_ns=0, loss=float("nan"))
 
@@ -464,17 +456,13 @@ class LearnerCore:
         self._versions.discard_all()
         self._hand_overs.settle_all()
         self._actions.append(ResetOptimizer())
-        self._fragments = [FragmentState() for _ in self._fragments]
-        self._hand_overs = HandOvers(self, self._fragments)
-        self.recovery = Recovery(self, self._fragments, self._has_state)
-        self._versions = Versions(self, self._fragments)
-        self._reactions = self._all_reactions()
+        self._set_up()
         if self.course is not None:
             self.course.resume(BEGINNING)
         self.position = self.samples = self._unsettled_said = 0
         was, steps = (self.incarnation, 0) if self._has_begun else self._began_after
         self._began_after, self._has_begun = (was, steps + self.steps), False
-        self._diary, self._alone_since_ns = Diary(), None
+        self._alone_since_ns = None
         self.incarnation = self.life = self.steps = self.tokens = 0
         self.run_id, self._refusal = "", None
         self._finish_asked = False
@@ -487,8 +475,7 @@ class LearnerCore:
         self._versions.note(published.notice, published.clock, now_ns)
         self._versions.fetch_missing()
         if self._state is LearnerState.SEEDING and self._welcomed:
-            self._fragments[published.notice.fragment].is_seeded = True
-            self._fragments[published.notice.fragment].digest = published.notice.digest
+            self._seeding.announced(published.notice)
             self._begin_if_seeded(now_ns)
 
     def _on_gone_back(self, back: GoneBack, now_ns: int) -> None:

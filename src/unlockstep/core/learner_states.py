@@ -100,6 +100,8 @@ class FragmentState:
         self.announced_ns = 0
         self.fetching: int | None = None
         """The version being fetched."""
+        self.fetching_steps = 0
+        """Steps of the process when that began."""
         self.fetching_clock = 0
         self.fetching_since_ns = 0
         self.arrived: Fetched | None = None
@@ -108,6 +110,16 @@ class FragmentState:
         self.fetch_ns = 0
         self.has_snapshot = False
         """The host holds a copy as of the last step boundary."""
+
+    @property
+    def newest(self) -> int:
+        """The newest version known of."""
+        return self.version if self.notice is None else max(self.version, self.notice.version)
+
+    @property
+    def versions_behind(self) -> int:
+        """How many versions older than the newest the adopted one is."""
+        return self.newest - self.version
 
     @property
     def is_void(self) -> bool:

@@ -1,7 +1,11 @@
 """Which versions a learner knows of, which of them it fetches, and which have arrived and wait for a step boundary.
 
-Decides what is worth fetching, and what has become void while it was on its way. Does not decide when a version is
-adopted (``learner``), nor what is fetched beside versions (``recovery``).
+Decides what is worth fetching, how much of that at once, and what has become void while it was on its way. Does not
+decide when a version is adopted (``learner``), nor what is fetched beside versions (``recovery``).
+
+A link may carry less than is published. All that is fetched over it at once arrives late, and is old by then; fetched
+one after the other every body is as new as can be when it begins. So over a link that is behind few are, and the
+fragment whose parameters here are oldest is next.
 """
 
 from __future__ import annotations
@@ -13,12 +17,17 @@ from unlockstep.core.actions import Discard, Fetch, LearnerAction
 from unlockstep.core.ids import NEVER_NS
 from unlockstep.core.learner_states import FragmentState
 from unlockstep.core.messages import Fetched, FetchFailed, VersionNotice
+from unlockstep.core.pace import Pace
+
+FETCHED_AT_ONCE_MAX = 1
+"""Versions fetched at once over a link that is behind: the syncer has them ready."""
 
 
 class Fetcher(Protocol):
     """What this part needs of its learner (``learner.LearnerCore``)."""
 
     life: int
+    steps: int
 
     @property
     def may_fetch(self) -> bool: ...
@@ -46,6 +55,8 @@ class Versions:
         """What was adopted is none of the syncer's versions any more."""
         self.again_ns = NEVER_NS
         """When a fetch that has failed is tried again."""
+        self._pace = Pace(FETCHED_AT_ONCE_MAX)
+        """Of the way down."""
 
     @property
     def must_reload(self) -> bool:
@@ -83,21 +94,37 @@ class Versions:
                 self._is_lost = True
 
     def fetch_missing(self) -> None:
-        """Fetch every fragment's newest version unless it is here, on its way, or of no use any more."""
+        """Fetch every fragment's newest version unless it is here, on its way, of no use any more, or has to wait its
+        turn."""
         self.again_ns = NEVER_NS
         if not self._learner.may_fetch:
             return
-        for fragment in self._fragments:
+        missing = [fragment for fragment in self._fragments if self._is_missing(fragment)]
+        missing.sort(key=self._version_here)
+        for fragment in missing[: self._free]:
             notice = fragment.notice
-            if notice is None or fragment.fetching is not None:
-                continue
-            adopted = -1 if self._is_lost and fragment.life < self._learner.life else fragment.version
-            here = adopted if fragment.arrived is None else fragment.arrived.version
-            if notice.version > here:
-                fragment.fetching = notice.version
-                fragment.fetching_clock = fragment.notice_clock
-                fragment.fetching_since_ns = fragment.announced_ns
-                self._learner.act(Fetch(notice))
+            assert notice is not None, "what is missing was announced"
+            fragment.fetching, fragment.fetching_steps = notice.version, self._learner.steps
+            fragment.fetching_clock = fragment.notice_clock
+            fragment.fetching_since_ns = fragment.announced_ns
+            self._learner.act(Fetch(notice))
+
+    def _is_missing(self, fragment: FragmentState) -> bool:
+        if fragment.notice is None or fragment.fetching is not None:
+            return False
+        return fragment.notice.version > self._version_here(fragment)
+
+    def _version_here(self, fragment: FragmentState) -> int:
+        if fragment.arrived is not None:
+            return fragment.arrived.version
+        return -1 if self._is_lost and fragment.life < self._learner.life else fragment.version
+
+    @property
+    def _free(self) -> int:
+        """How many more may be fetched at once."""
+        under_way = [fragment for fragment in self._fragments if fragment.fetching is not None]
+        under_way_steps = [self._learner.steps - fragment.fetching_steps for fragment in under_way]
+        return self._pace.room(under_way_steps, everything=len(self._fragments))
 
     def arrive(self, fetched: Fetched, now_ns: int) -> None:
         """A body is here."""
@@ -106,6 +133,7 @@ class Versions:
             self._learner.act(Discard(fetched.payload))
             return
         fragment.fetching = None
+        self._pace.arrived(self._learner.steps - fragment.fetching_steps)
         if fragment.notice is not None and fetched.version < fragment.notice.void_below:
             self._learner.act(Discard(fetched.payload))
         else:

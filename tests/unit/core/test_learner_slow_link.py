@@ -6,9 +6,9 @@ import pytest
 
 from support.core_builders import options
 from support.learner_stage import LearnerStage, only, sent, training
-from unlockstep.core.actions import Done, LearnerAction, Resend, TakeSnapshot, Upload
+from unlockstep.core.actions import Done, Fetch, LearnerAction, Resend, TakeSnapshot, Upload
 from unlockstep.core.adoption import Adoption
-from unlockstep.core.hand_overs import BEHIND_STEPS, UNDER_WAY_MAX
+from unlockstep.core.hand_overs import UNDER_WAY_MAX
 from unlockstep.core.learner import LearnerState
 from unlockstep.core.messages import (
     Connected,
@@ -25,6 +25,7 @@ from unlockstep.core.messages import (
     UploadArrived,
     UploadFailed,
 )
+from unlockstep.core.pace import BEHIND_STEPS
 from unlockstep.core.reasons import DepartureReason
 
 P = 6
@@ -128,8 +129,75 @@ def test_nothing_is_copied_while_the_link_is_full() -> None:
     stage.tell(arrived(first))
     copied = [action.fragment for action in only(TakeSnapshot, stage.step())]
     assert copied == [UNDER_WAY_MAX, UNDER_WAY_MAX + 1, UNDER_WAY_MAX + 2]  # One that is handed over, two ahead.
-    given = [upload.fragment for upload in only(Upload, stage.tell(arrived(second)))]
-    assert given == copied[1:]  # At once, in the middle of the step: the link is not behind any more.
+    (third,) = only(Upload, stage.tell(arrived(second)))  # At once, in the middle of the step.
+    assert third.fragment == copied[1]
+    (fourth,) = only(Upload, stage.tell(arrived(third)))  # It took no step: the link is not behind any more, and takes
+    assert fourth.fragment == copied[2]  # whatever there is a copy of.
+
+
+def published(stage: LearnerStage, version: int) -> list[LearnerAction]:
+    """Of every fragment."""
+    return [action for fragment in range(P) for action in stage.publish(fragment, version)]
+
+
+def fetched_ones(actions: list[LearnerAction]) -> list[tuple[int, int]]:
+    return [(action.notice.fragment, action.notice.version) for action in only(Fetch, actions)]
+
+
+def test_what_would_be_too_old_when_it_arrives_waits_for_a_newer_base() -> None:
+    """While the first two were on their way, as many versions were published as they may be behind."""
+    stage, (first, second) = full()
+    published(stage, stage.options.staleness_max)
+    for each in (first, second):
+        assert only(Upload, stage.tell(arrived(each))) == []
+    (oldest,) = only(Upload, stage.step())  # With nothing else to carry it is tried all the same.
+    assert oldest.base_version == 0
+    for _ in range(BEHIND_STEPS):
+        assert only(Upload, stage.step()) == []
+    stage.fetched(5, stage.options.staleness_max)
+    (fresh,) = only(Upload, [*stage.step(), *stage.step()])
+    assert (fresh.fragment, fresh.base_version) == (5, stage.options.staleness_max)
+
+
+def test_a_link_that_keeps_up_brings_whatever_is_published() -> None:
+    stage = stage_of()
+    assert fetched_ones(published(stage, 1)) == [(fragment, 1) for fragment in range(P)]
+
+
+def behind_with(versions: list[int]) -> LearnerStage:
+    """All fragments were published at once, and took their time; the newest are these now, and fragment 0's is on its
+    way."""
+    stage = stage_of()
+    published(stage, 1)
+    for _ in range(BEHIND_STEPS):
+        stage.step()
+    for fragment in range(P):
+        assert fetched_ones(stage.fetched(fragment, 1)) == []
+    stage.step()
+    begun = [action for fragment, version in enumerate(versions) for action in stage.publish(fragment, version)]
+    assert fetched_ones(begun) == [(0, versions[0])]
+    return stage
+
+
+def test_over_a_link_that_is_behind_versions_come_one_after_the_other_the_oldest_parameters_first() -> None:
+    """What is fetched is the newest by then."""
+    stage = behind_with([2] * P)
+    for _ in range(BEHIND_STEPS):
+        stage.step()
+    assert fetched_ones(published(stage, 3)) == []
+    assert fetched_ones(stage.fetched(0, 2)) == [(1, 3)]
+    for following in range(2, P):
+        for _ in range(BEHIND_STEPS):
+            stage.step()
+        assert fetched_ones(stage.fetched(following - 1, 3)) == [(following, 3)]
+    stage.step()
+    stage.step()
+    assert fetched_ones(stage.fetched(P - 1, 3)) == [(0, 3)]
+
+
+def test_a_body_that_comes_within_a_step_says_that_the_link_keeps_up() -> None:
+    stage = behind_with([2] * P)
+    assert fetched_ones(stage.fetched(0, 2)) == [(fragment, 2) for fragment in range(1, P)]
 
 
 # ----------------------------------------------------------------------------------------------- broken connections

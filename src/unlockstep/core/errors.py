@@ -26,7 +26,7 @@ class ConfigError(UsageError):
 
 
 class Unanswered(UsageError):
-    """Nobody answers at the address of a syncer: it is a wrong one, or there is none just now, or no way to it."""
+    """No syncer answers at an address: it is a wrong one, or there is none just now, or no way to it."""
 
 
 class LocalProtocolError(UnlockstepError):

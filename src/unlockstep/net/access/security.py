@@ -2,7 +2,7 @@
 
 ::
 
-    ClientSecurity   context() for https addresses, headers(url) with the token, explained(error, url)
+    ClientSecurity   context() for https addresses, headers(url) with the token, refused(error, url)
     ServerSecurity   context for a port, identify(a header), refresh() when files have changed
 
 Decides that a token never travels in the clear beyond this machine, and that neither end starts with files that are
@@ -127,20 +127,17 @@ class ClientSecurity:
             return None
         return tls.explained_to_client(found, url, self.ca)
 
-    def explained(self, error: BaseException, url: str) -> str | None:
-        """The same, and what a syncer may have meant that hung up without a word; None: it was something else."""
-        refused = self.refused(error, url)
-        hung_up = isinstance(error, ConnectionResetError | BrokenPipeError | http.client.RemoteDisconnected)
-        if refused is not None or not (hung_up or tls.tls_error(error) is not None):
-            return refused
+    def hung_up(self, error: BaseException, url: str) -> str | None:
+        """What a syncer may have meant, and what to do then, if what is at ``url`` hung up without a word; None: it did
+        not. Mostly nobody meant anything: a proxy or a tunnel in between finds no syncer behind it just now."""
+        is_cut = isinstance(error, ConnectionResetError | BrokenPipeError | http.client.RemoteDisconnected)
+        if not is_cut and tls.tls_error(error) is None:
+            return None
         if not url.startswith("https://"):
-            return f"what answers at {url} hung up; if it speaks TLS, write https://, else check the address"
+            return "if it speaks TLS, write https://"
         if self.cert is None:
-            return (
-                f"the syncer at {url} hung up; if it asks for certificates (--client-ca), give --cert and --key "
-                "(in Python: cert= and key=)"
-            )
-        return f"the syncer at {url} hung up; it may not accept the certificate shown: see its audit.jsonl"
+            return "if it asks for certificates (--client-ca), give --cert and --key (in Python: cert= and key=)"
+        return "if its audit.jsonl says that it does not accept the certificate shown, give another with --cert, --key"
 
 
 NO_SECURITY = ClientSecurity()

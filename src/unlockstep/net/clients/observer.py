@@ -52,6 +52,9 @@ REPLY_BYTES_MAX = 64 * 1024 * 1024
 ANSWER_S_MAX = 30.0
 """From a question to the end of its answer. Neither is large."""
 
+NOT_NOW = (429, 502, 503, 504)
+"""Said by a syncer that has too much to do or does not lead, or by a proxy that finds none behind it: that passes."""
+
 Parsed = TypeVar("Parsed")
 
 _log = logging.getLogger(__name__)
@@ -68,8 +71,9 @@ def read_config(url: str, run: str | None = None, security: ClientSecurity = NO_
     """The configuration of a run as TOML; ``run`` may be left out where a syncer has only one.
 
     Raises:
-        UsageError: no syncer answers at ``url``, the two do not accept each other, it speaks another version of the
-            protocol, or it has no such run.
+        Unanswered: no syncer answers at ``url``, which may pass.
+        UsageError: what answers is none, the two do not accept each other, it speaks another version of the protocol,
+            or it has no such run.
     """
     only = _meet(url, security)  # Before its settings are read: those of another version may have other names.
     text = _ask(url, api.config_path(run or only), security)
@@ -95,7 +99,8 @@ def read_about(url: str, security: ClientSecurity = NO_SECURITY) -> api.About:
     """Who answers at an address.
 
     Raises:
-        UsageError: nobody, no syncer, or one that does not accept this client.
+        Unanswered: nobody does, which may pass.
+        UsageError: no syncer, or one that does not accept this client.
     """
     return _parse(_ask(url, api.ABOUT_ROUTE, security), api.About, url)
 
@@ -256,12 +261,16 @@ def _ask_at(base: str, path: str, security: ClientSecurity, method: str) -> byte
                     if response.length:  # Settings that are cut off may still be settings, of another run.
                         raise http.client.IncompleteRead(body, response.length)
     except (OSError, http.client.HTTPException) as error:
-        if (explained := security.explained(error, base)) is not None:
-            raise UsageError(explained) from None
-        said = shortened(str(error))
+        if (refused := security.refused(error, base)) is not None:
+            raise UsageError(refused) from None
+        otherwise = security.hung_up(error, base)
+        said = shortened(str(error)) if otherwise is None else "what is there hung up"
+        fix = advice(host) if otherwise is None else f"; {otherwise}"
         raise Unanswered(
-            f"no syncer answers at {base} ({said}); check the address and that the syncer is running{advice(host)}"
+            f"no syncer answers at {base} ({said}); check the address and that the syncer is running{fix}"
         ) from None
+    if response.status in NOT_NOW:
+        raise Unanswered(_not_now(body, base, response.status))
     if not 200 <= response.status < 300:  # A syncer sends nobody to another address, and a token must not follow.
         raise UsageError(_sentence(body, base))
     return body
@@ -273,6 +282,14 @@ def _sentence(body: bytes, base: str) -> str:
         return f"{base}: {shortened(api.read_answer(body, dict[str, str])['error'])}"
     except (RemoteProtocolError, KeyError):
         return f"what answers at {base} is not an unlockstep syncer; check the address"
+
+
+def _not_now(body: bytes, base: str, status: int) -> str:
+    """The same, said where it passes: it need not be a syncer."""
+    try:
+        return f"{base}: {shortened(api.read_answer(body, dict[str, str])['error'])}"
+    except (RemoteProtocolError, KeyError):
+        return f"no syncer answers at {base} (status {status}); check the address and that the syncer is running"
 
 
 def _parse(body: bytes, kind: type[Parsed], url: str) -> Parsed:

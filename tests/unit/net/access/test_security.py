@@ -282,12 +282,13 @@ def test_an_answer_that_refuses_is_one_sentence(status: int, sentence: str | Non
 def test_an_outage_is_not_taken_for_a_refusal() -> None:
     for error in (ConnectionResetError(), TimeoutError(), OSError(111, "refused"), ssl.SSLEOFError(8, "EOF")):
         assert NO_SECURITY.refused(error, URL) is None
-    assert NO_SECURITY.explained(TimeoutError(), URL) is None
+    assert NO_SECURITY.hung_up(TimeoutError(), URL) is None
 
 
 def test_who_hangs_up_without_a_word_may_have_meant_something() -> None:
     hung_up = http.client.RemoteDisconnected("no answer")
-    assert "if it speaks TLS, write https://" in str(NO_SECURITY.explained(hung_up, "http://10.0.0.1:1"))
-    assert "if it asks for certificates" in str(NO_SECURITY.explained(hung_up, URL))
+    assert NO_SECURITY.refused(hung_up, URL) is None
+    assert "if it speaks TLS, write https://" in str(NO_SECURITY.hung_up(hung_up, "http://10.0.0.1:1"))
+    assert "if it asks for certificates" in str(NO_SECURITY.hung_up(hung_up, URL))
     with_cert = ClientSecurity(cert=Path("c"), key=Path("k"))
-    assert "may not accept the certificate shown" in str(with_cert.explained(ConnectionResetError(), URL))
+    assert "does not accept the certificate shown" in str(with_cert.hung_up(ConnectionResetError(), URL))

@@ -34,6 +34,17 @@ def interrupt(train: Train, number: signal.Signals) -> None:
     assert all(is_gone(pid, 10) for pid in pids.values())
 
 
+def refused_with_a_damaged_store(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The syncer says so; what is known of the run stays."""
+    layout, told = folder / "store" / "layout.json", (folder / "summary.json").read_bytes()
+    content = layout.read_bytes()
+    layout.write_bytes(content[:-10])
+    assert run(["train", "--resume", str(folder), "--plain"]) == 2
+    assert "layout.json is damaged" in capsys.readouterr().err
+    assert (folder / "summary.json").read_bytes() == told
+    layout.write_bytes(content)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_run_goes_on_where_it_was_interrupted(
     number: signal.Signals, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -43,6 +54,7 @@ def test_a_run_goes_on_where_it_was_interrupted(
         interrupt(train, number)
     if number is signal.SIGINT:
         assert f"go on with it: unlockstep train --resume {train.run}" in train.output
+        refused_with_a_damaged_store(train.run, capsys)
     with Train(tmp_path, "--json", resumes=True) as again:
         said = again.end()
         assert again.process.returncode == 0, said

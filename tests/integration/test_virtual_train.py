@@ -210,12 +210,15 @@ def test_what_cannot_be_run_is_one_sentence_and_leaves_nothing(
 def test_a_checkpoint_that_is_damaged_is_one_sentence(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments(place, "run", "--steps", "20")) == 0
     expected = left_in(place / "run")
-    (place / "run" / "summary.json").unlink()
+    summary = place / "run" / "summary.json"
+    summary.write_bytes(summary.read_bytes().replace(b'"ending": "finished"', b'"ending": "interrupted"'))
     checkpoint.write(place / "run" / "checkpoint", None, {})
     data = (place / "run" / "checkpoint").read_bytes()
     (place / "run" / "checkpoint").write_bytes(data[:-1])
+    there = {file.name: file.read_bytes() for file in (place / "run").iterdir() if file.is_file()}
     capsys.readouterr()
     assert run(["train", "--resume", str(place / "run"), "--plain"]) == 2
+    assert {file.name: file.read_bytes() for file in (place / "run").iterdir() if file.is_file()} == there
     file = place / "run" / "checkpoint"
     assert capsys.readouterr().err == f"error: checkpoint {file} is damaged; restore it, or remove it: the run then " \
         "begins anew\n"  # fmt: skip

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -148,8 +149,11 @@ def _resume(folder: Path, plain: bool, as_json: bool) -> int:
     if not _is_left(folder / RUN_LOG_FILE, waits=not config.virtual.enabled):
         raise UsageError(f"the run in {folder} goes on: its syncer is at work; end that run first")
     console = wide_console(stderr=as_json)
-    (folder / SUMMARY_FILE).unlink(missing_ok=True)  # It says how the run had ended, and that has not happened now.
-    outcome = _run(config, folder, console, plain, resumes=True)
+
+    def going_on() -> None:  # The summary says how the run had ended, and that has not happened any more.
+        (folder / SUMMARY_FILE).unlink(missing_ok=True)
+
+    outcome = _run(config, folder, console, plain, going_on=going_on)
     return _end(folder, outcome, console, as_json)
 
 
@@ -270,8 +274,14 @@ def _tokens_per_step(config: RunConfig) -> int:
 
 
 def _run(
-    config: RunConfig, folder: Path, console: Console, plain: bool, tape: Tape | None = None, resumes: bool = False
+    config: RunConfig,
+    folder: Path,
+    console: Console,
+    plain: bool,
+    tape: Tape | None = None,
+    going_on: Callable[[], None] | None = None,
 ) -> Outcome:
+    """Train. ``going_on``: the folder holds a run, and this is called once nothing refuses to go on with it."""
     from unlockstep import tape as tapes
     from unlockstep.chaos.supervisor import Supervisor
     from unlockstep.cli import virtual
@@ -282,8 +292,8 @@ def _run(
     from unlockstep.net.clients.observer import read_status
 
     if config.virtual.enabled:
-        return virtual.run(config, tape, folder, console, plain, resumes)
-    played = folder / TAPE_FILE
+        return virtual.run(config, tape, folder, console, plain, going_on)
+    played, resumes = folder / TAPE_FILE, going_on is not None
     breaker: Breaker
     if tape is not None:
         breaker = Supervisor(tape, folder, played)
@@ -299,6 +309,7 @@ def _run(
             watcher=watcher,
             has_finished=lambda: _has_finished(config, folder),
             breaker=breaker,
+            on_listening=going_on or (lambda: None),
         ).run()
 
 

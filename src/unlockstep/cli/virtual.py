@@ -6,7 +6,7 @@ and exit code are ``train``'s; what happens in between is ``unlockstep.virtual``
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,13 +27,19 @@ checkpoint is written."""
 
 
 def run(
-    config: RunConfig, tape: Tape | None, folder: Path, console: Console, plain: bool, resumes: bool = False
+    config: RunConfig,
+    tape: Tape | None,
+    folder: Path,
+    console: Console,
+    plain: bool,
+    going_on: Callable[[], None] | None = None,
 ) -> Outcome:
     """Train in a folder that holds ``config.toml`` and nothing else, or go on with the run that is there.
 
     Args:
         tape: what happens; None: nothing but the drill. A run that is resumed has its own.
-        resumes: from the checkpoint, or from the beginning where there is none yet: that comes to the same.
+        going_on: the run is resumed, from the checkpoint, or from the beginning where there is none yet: that comes to
+            the same. Called once nothing refuses to.
 
     Raises:
         UsageError: something has to be mended before the run can begin, or go on.
@@ -42,9 +48,9 @@ def run(
     from unlockstep.cli.run_folder import TAPE_FILE
     from unlockstep.virtual.ring import own_tape
 
-    if not resumes:
+    if going_on is None:
         tapes.write(tape or own_tape(config), folder / TAPE_FILE)
-    return _run(config, tapes.read(folder / TAPE_FILE), folder, console, plain)
+    return _run(config, tapes.read(folder / TAPE_FILE), folder, console, plain, going_on or (lambda: None))
 
 
 def is_over(folder: Path) -> bool:
@@ -63,7 +69,9 @@ def forget(folder: Path) -> None:
     (folder / CHECKPOINT_FILE).unlink(missing_ok=True)
 
 
-def _run(config: RunConfig, tape: Tape, folder: Path, console: Console, plain: bool) -> Outcome:
+def _run(
+    config: RunConfig, tape: Tape, folder: Path, console: Console, plain: bool, beginning: Callable[[], None]
+) -> Outcome:
     from unlockstep import config as run_config
     from unlockstep.cli.assembly import load_text, loading
     from unlockstep.cli.evaluator import Examiner
@@ -92,6 +100,7 @@ def _run(config: RunConfig, tape: Tape, folder: Path, console: Console, plain: b
             watcher=watcher,
             stop=lambda: stop.signal if stop.asked.is_set() else None,
         )
+        beginning()
         outcome = run.run()
     _say_how_long(run, console)
     return outcome

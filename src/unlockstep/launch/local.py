@@ -144,6 +144,7 @@ class LocalRun:
         has_finished: whether the run that is saved in the folder is over, in order.
         resumes: the folder holds a run that goes on.
         breaker: who breaks it; None: the drill.
+        on_listening: called once, when the syncer is there for the first time: it goes on with the run, or begins it.
         program: the command line of ``unlockstep``, without a subcommand.
         now_ns: the clock; monotonic.
     """
@@ -158,6 +159,7 @@ class LocalRun:
         has_finished: Callable[[], bool] = lambda: False,
         resumes: bool = False,
         breaker: Breaker | None = None,
+        on_listening: Callable[[], None] = lambda: None,
         program: Sequence[str] = (sys.executable, "-m", "unlockstep"),
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
@@ -165,7 +167,7 @@ class LocalRun:
         self._folder = folder
         self._read_status = read_status
         self._watcher = watcher
-        self._has_finished = has_finished
+        self._has_finished, self._on_listening = has_finished, on_listening
         self._breaker = breaker or Drill(config, resumes)
         self._lines = CommandLines(program, folder)
         self._now_ns = now_ns
@@ -233,6 +235,7 @@ class LocalRun:
             self._note("the syncer is back")
             return None
         self._url = found.group()
+        self._on_listening()
         self._poll = StatusPoll(self._read_status, self._url)
         self._note(f"the syncer listens at {self._url}")
         for name in (*self._breaker.learners, *([EVALUATOR] if self._config.local.evaluator else [])):

@@ -12,11 +12,15 @@ import pytest
 
 from support import toy_processes
 from support.commands import commands, ended, processes, until, url_of
+from support.live_run import small_config
+from support.syncer_thread import syncer_thread
 from support.tape_run import SECOND_NS, toy_config
 from support.train_process import TINY, Train, is_gone
 from unlockstep import config as run_config
 from unlockstep import tape as tapes
 from unlockstep.chaos.guests import Guests
+from unlockstep.cli import app, exits
+from unlockstep.config import ModelSection
 from unlockstep.launch.local import Ending
 from unlockstep.net.clients.observer import read_status
 from unlockstep.tape import Tape
@@ -102,6 +106,18 @@ def test_what_would_touch_others_is_refused_before_anything_is_started(
         code, error = ended(start("chaos", run_url, "--tape", str(file), "--out", str(tmp_path / "out")))
     assert code == 2 and sentence in error and len(error.splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_code_that_a_syncer_names_is_refused_before_anything_is_started(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = small_config(model=ModelSection(spec="support.tiny_lm:tiny_lm"))
+    out = tmp_path / "out"
+    with syncer_thread(settings, tmp_path) as syncer:
+        assert app.run(["chaos", syncer.url, "--tape", tape_file(tmp_path), "--out", str(out)]) == exits.USAGE
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1 and "say --trust-syncer if whoever runs the syncer may name it" in error
+    assert not out.exists()
 
 
 def tape_file(folder: Path, *lines: str) -> str:

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from unlockstep.cli.access import RunName, TokenFile
-from unlockstep.cli.trust import Trust
+from unlockstep.cli.trust import Trust, require_trusted
 
 
 def chaos(
@@ -33,6 +33,7 @@ def chaos(
     """
     import sys
 
+    from unlockstep import config as run_config
     from unlockstep import tape as tapes
     from unlockstep.chaos.guests import Guests, require_playable
     from unlockstep.cli import exits
@@ -41,12 +42,15 @@ def chaos(
     from unlockstep.cli.run_folder import TAPE_FILE
     from unlockstep.core.errors import UsageError
     from unlockstep.launch.local import Ending
-    from unlockstep.net.clients.observer import read_status
+    from unlockstep.net.clients.observer import read_config, read_status
 
     require_torch("chaos")
     played = tapes.read(tape)
     security = client_security(None, None, None, token_file)
     require_playable(played, url, lambda: read_status(url, run, security))
+    # Every learner would refuse this by itself, when there is a folder and others have begun.
+    config = run_config.loads(read_config(url, run, security), source=f"the configuration from {url}")
+    require_trusted(config, trust_syncer)
     folder = _new_folder(out, played.name)
     options = ["--trust-syncer"] if trust_syncer else []
     options += ["--run", run] if run is not None else []

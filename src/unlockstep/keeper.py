@@ -19,6 +19,7 @@ from unlockstep.core.outer_gradient import Norms
 from unlockstep.core.run_states import RunState
 from unlockstep.core.saved import SavedRun
 from unlockstep.runlog import Mark
+from unlockstep.store.boot_time import BootTime, boot_time, elapsed_ns
 from unlockstep.store.fragment_files import FragmentFile
 from unlockstep.store.leadership import Beat, forget_beat, read_beat, this_holder, write_beat
 from unlockstep.store.run_store import Loaded, Record, RunStore
@@ -117,6 +118,7 @@ class Keeper:
             config_digest=self._config_digest,
             layout_digest=self._layout_digest,
             written_at=time.time(),
+            written_up=boot_time(),
             fragments=tuple(self._files[fragment] for fragment in sorted(snapshot.kept)),
             state=msgspec.Raw(msgspec.json.encode(_State(snapshot.run, snapshot.norms, snapshot.log))),
         )
@@ -164,9 +166,16 @@ class Keeper:
 
 
 def take_up(
-    store: RunStore, run: str, config_digest: str, wall_clock: Callable[[], float] = time.time
+    store: RunStore,
+    run: str,
+    config_digest: str,
+    wall_clock: Callable[[], float] = time.time,
+    up: Callable[[], BootTime | None] = boot_time,
 ) -> tuple[Keeper, Taken | None]:
     """Begin a life: take up what an earlier one has left, if there was one.
+
+    How long the run was without a syncer is told by the clock of the machine, if it is the same one and was not started
+    anew; else by the wall clock, which may have been set meanwhile.
 
     Raises:
         UsageError: the store is of another run or of other settings, or nothing in it can be used.
@@ -190,7 +199,9 @@ def take_up(
     life = max(record.epoch, 0 if leader is None else leader.epoch) + (newest - record.number) + 1
     keeper = Keeper(store, run, config_digest, life, newest, files)
     snapshot = Snapshot(run=state.run, layout=layout, kept=_kept(loaded, files), norms=state.norms, log=state.log)
-    away_ns = max(0, int((wall_clock() - record.written_at) * NANOSECONDS_PER_SECOND))
+    away_ns = elapsed_ns(record.written_up, up())
+    if away_ns is None:
+        away_ns = max(0, int((wall_clock() - record.written_at) * NANOSECONDS_PER_SECOND))
     return keeper, Taken(snapshot=snapshot, now_ns=state.run.at_ns + away_ns, damaged=loaded.damaged)
 
 

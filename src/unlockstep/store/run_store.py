@@ -31,6 +31,7 @@ import msgspec
 from unlockstep.core.chunks import Float32
 from unlockstep.core.errors import ConfigError, UsageError
 from unlockstep.core.layout import Layout, LayoutMethod, TensorSpec, build_layout
+from unlockstep.store.boot_time import BootTime
 from unlockstep.store.fragment_files import (
     FOLDER,
     NAME,
@@ -64,7 +65,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Fa
     config_digest: str
     layout_digest: str
     written_at: float
-    """Unix time in seconds, for people: nothing depends on it."""
+    """Unix time in seconds."""
+    written_up: BootTime | None = None
+    """The same by the clock of the machine that wrote it; None: it has none, or an earlier program wrote it."""
     fragments: tuple[FragmentFile, ...]
     state: msgspec.Raw
     """JSON."""

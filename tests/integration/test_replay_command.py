@@ -8,23 +8,25 @@ import shutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from types import SimpleNamespace
 
 import msgspec
 import pytest
 import torch
 from safetensors.numpy import load_file
 
+from support.stores import Leader, small_layout
 from support.train_process import TESTS
 from unlockstep import config as run_config
 from unlockstep import tape as tapes
 from unlockstep.cli import app, exits
+from unlockstep.cli import replay as command
 from unlockstep.cli.assembly import Text, load_text, new_backend
 from unlockstep.config import RunConfig
 from unlockstep.core.events import Event, FragmentCommitted, LearnerJoined, RunSeeded, StateHandedOver, StepReported
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 from unlockstep.core.options import ProtocolOptions
 from unlockstep.runlog import Header, RunLogWriter, read
+from unlockstep.store.place import LocalPlace
 from unlockstep.store.run_store import RunStore
 from unlockstep.virtual.ring import Ring
 
@@ -231,14 +233,51 @@ def test_a_log_that_says_things_twice_or_in_no_order_is_damaged(
         assert "it is damaged" in capsys.readouterr().err
 
 
-def test_a_store_that_is_damaged_is_not_identical(
-    night: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+# ------------------------------------------------------------------------------------------------- what is damaged
+
+
+@pytest.fixture
+def nothing_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is damaged is said before: a replay takes as long as the run."""
+
+    def performer(*_: object) -> None:
+        raise AssertionError("it trains")
+
+    monkeypatch.setattr(command, "performer", performer)
+
+
+@pytest.mark.usefixtures("nothing_trains")
+def test_a_damaged_line_at_the_end_of_the_log_is_named_before_anything_is_trained(
+    night: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = Path(copied(night, tmp_path, events_of(night))) / "run.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join([*lines[:-1], lines[-1].replace(b'"event"', b'"evemt"')]))
+    for more in ([], ["--until", "1"]):
+        assert app.run(["replay", str(log.parent), *more]) == exits.USAGE
+        error = capsys.readouterr().err
+        assert f"error: run log {log}, line {len(lines)} is not an event" in error and "the file is damaged" in error
+
+
+@pytest.mark.usefixtures("nothing_trains")
+def test_a_damaged_record_in_the_store_is_named_before_anything_is_trained(
+    night: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = Path(copied(night, tmp_path, events_of(night)))
-    (folder / "store").mkdir()
-    record = SimpleNamespace(fragments=())
-    monkeypatch.setattr(
-        RunStore, "load", lambda _: SimpleNamespace(record=record, arrays={}, damaged=("a file is damaged",))
-    )
-    assert app.run(["replay", str(folder)]) == exits.FAILED
-    assert capsys.readouterr().err.splitlines()[-1] == "error: a file is damaged"
+    leader = Leader(RunStore(LocalPlace(folder / "store")), small_layout(2))
+    assert leader.commit() and leader.commit()
+    record = folder / "store" / "records" / "0000000002.json"
+    content = record.read_bytes()
+    record.write_bytes(content[:-2] + b"]}")
+    assert app.run(["replay", str(folder)]) == exits.USAGE
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith(f"error: {record} does not have the SHA-256 it was written with; put a copy of it back, or")
+    assert f"move {folder / 'store'} away to compare with the log alone" in error
+
+
+def test_a_part_of_the_run_does_not_need_the_store(night: Path, tmp_path: Path) -> None:
+    folder = Path(copied(night, tmp_path, events_of(night)))
+    (folder / "store" / "records").mkdir(parents=True)
+    (folder / "store" / "records" / "0000000001.json").write_bytes(b"nothing")
+    first = next(event.round for event in events_of(night) if isinstance(event, FragmentCommitted))
+    assert app.run(["replay", str(folder), "--until", str(first)]) == exits.DONE

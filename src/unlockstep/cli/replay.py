@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from unlockstep.learners.torch_performer import TorchPerformer
     from unlockstep.replay.script import Process, Script
     from unlockstep.replay.stage import Replayed
+    from unlockstep.store.run_store import Loaded
 
 PROGRESS_S = 2.0
 """Time between two lines about progress."""
@@ -62,6 +63,8 @@ def replay(
         raise UsageError(f"{events.path} holds no commit{'' if until is None else f' up to round {until}'} to repeat")
     _require_round(script, until, events.path)
     _require_the_recipe(script)
+    if until is None:
+        _require_sound_store(folder)
     with loading(config):
         other = other_machine(script)
         if other:
@@ -186,16 +189,34 @@ def _compare_files(
     yield from _compare_model(folder, config, text, events, done)
 
 
-def _compare_store(folder: Path, done: Replayed) -> Iterable[str]:
-    import numpy as np
+def _require_sound_store(folder: Path) -> None:
+    """Raises UsageError if what was saved last is damaged: then it could not be compared at the end, hours later."""
+    from unlockstep.cli.run_folder import STORE_FOLDER
+    from unlockstep.core.errors import UsageError
 
+    loaded = _saved(folder)
+    if loaded is not None and loaded.damaged:
+        raise UsageError(
+            f"{loaded.damaged[0]}; put a copy of it back, or move {folder / STORE_FOLDER} away to compare with the "
+            "log alone"
+        )
+
+
+def _saved(folder: Path) -> Loaded | None:
+    """What was saved last; None if there is nothing. Raises UsageError if nothing of it can be used."""
     from unlockstep.cli.run_folder import STORE_FOLDER
     from unlockstep.store.place import open_place
     from unlockstep.store.run_store import RunStore
 
     if not (folder / STORE_FOLDER).is_dir():
-        return
-    loaded = RunStore(open_place(str(folder / STORE_FOLDER))).load()
+        return None
+    return RunStore(open_place(str(folder / STORE_FOLDER))).load()
+
+
+def _compare_store(folder: Path, done: Replayed) -> Iterable[str]:
+    import numpy as np
+
+    loaded = _saved(folder)
     yield from () if loaded is None else loaded.damaged  # What it holds of the last versions is not what was saved.
     for file in () if loaded is None else loaded.record.fragments:
         kept = done.kept.get(file.fragment)

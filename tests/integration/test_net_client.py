@@ -41,9 +41,13 @@ from unlockstep.core.messages import (
 )
 from unlockstep.learners.toy import ToyBackend
 from unlockstep.loop import Contribution
+from unlockstep.net.access.security import NO_SECURITY
+from unlockstep.net.clients.control_line import ControlLine
 from unlockstep.net.clients.learner import LearnerClient
 from unlockstep.net.clients.observer import Observer, read_config, read_status
+from unlockstep.net.clients.sessions import Addresses
 from unlockstep.net.wire import api
+from unlockstep.net.wire.link_meter import LinkMeter
 
 CONFIG = small_config()
 LAYOUT = layout_of(ToyBackend(), CONFIG)
@@ -114,6 +118,35 @@ def test_what_cannot_be_had_or_delivered_is_reported_and_never_raised(tmp_path: 
             assert await asyncio.to_thread(mailbox.wait, FetchFailed) in (FetchFailed(0, 9), FetchFailed(99, 0))
             client.upload(contribution(learner="nobody"))
             assert await asyncio.to_thread(mailbox.wait, UploadFailed) == UploadFailed(0, 0, 10, 10)
+
+    asyncio.run(run())
+
+
+def test_that_a_link_is_cut_is_known_when_its_learner_has_been_told(tmp_path: Path) -> None:
+    """Whoever waits for that speaks after it."""
+
+    async def run() -> None:
+        told: list[LearnerInput] = []
+        async with live_syncer(CONFIG, tmp_path) as syncer:
+            connected = asyncio.Event()
+
+            def deliver(message: LearnerInput) -> None:
+                told.append(message)
+                connected.set()
+
+            addresses, meter = Addresses(syncer.url), LinkMeter()
+            line = ControlLine(addresses, "small", meter, NO_SECURITY, deliver, lambda url: None)
+            await line.link_is_known()  # There is none.
+            staying = asyncio.create_task(line.stay_connected())
+            await connected.wait()
+            known = asyncio.create_task(line.link_is_known())
+            await asyncio.sleep(0)
+            assert not known.done()
+            line.hang_up()
+            await known
+            assert told == [Connected(), Disconnected()]
+            staying.cancel()
+            await asyncio.wait([staying])
 
     asyncio.run(run())
 

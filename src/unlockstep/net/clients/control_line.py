@@ -86,6 +86,9 @@ class ControlLine:
         self._outbox_empty = asyncio.Event()
         self._outbox_empty.set()
         self._hanging_up: asyncio.Task[None] | None = None
+        self._over = asyncio.Event()
+        """There is no connection, and ``deliver`` has been told."""
+        self._over.set()
 
     @property
     def is_connected(self) -> bool:
@@ -111,6 +114,13 @@ class ControlLine:
     async def all_is_said(self) -> None:
         """Wait until all messages have left, or there is no connection."""
         await self._outbox_empty.wait()
+
+    async def link_is_known(self) -> None:
+        """Wait until it would be known if the link were cut by now: this connection has ended by then."""
+        timeouts = self._meter.timeouts
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeouts.gone_s + timeouts.close_s):
+                await self._over.wait()
 
     async def stay_connected(self) -> None:
         """Until the syncer says that there is nothing to come back for, or never was this learner's."""
@@ -149,6 +159,7 @@ class ControlLine:
         """Until the connection ends; True if the syncer has said that there is nothing to come back for."""
         last_word = False
         self._socket = socket
+        self._over.clear()
         writing = asyncio.create_task(self._write(socket))
         try:
             self._deliver(Connected())
@@ -175,6 +186,7 @@ class ControlLine:
             if self._away_since_s is None:
                 self._away_since_s = asyncio.get_running_loop().time()
             self._deliver(Disconnected())
+            self._over.set()
 
     def _note_return(self) -> None:
         """Whoever was warned of an outage is told of its end, as a warning too: nothing else may be shown."""

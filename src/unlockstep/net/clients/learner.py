@@ -239,8 +239,9 @@ class LearnerClient:
                     self._deliver,
                     lambda url: bulk.turn_to(url),
                 )
+                packing = self._codec.upload_packing
                 self._bulk = bulk = LearnerBulk(
-                    self._run, self._codec.upload_packing, courier, tasks, self._deliver, line.hang_up
+                    self._run, packing, courier, tasks, self._deliver, line.hang_up, line.link_is_known
                 )
                 await courier.open()
                 steady = [tasks.create_task(line.stay_connected()), tasks.create_task(self._keep_deadlines())]

@@ -6,8 +6,9 @@
     UploadSeed     ──> seed       ──> SeedStored, or a hang-up       FetchState ──> take_state ──> StateFetched, ...
     TakeState      ──> give_state ──> StateNotTaken, or nothing
 
-Decides how many transfers run side by side, what an answer to an upload means, and that all are given up when another
-syncer leads. Does not decide how a body is made or travels (``net.courier``), nor what is asked for (the core).
+Decides how many transfers run side by side, what an answer to an upload means, that one without an answer has failed
+only once it is known whether its link is cut, and that all are given up when another syncer leads. Does not decide how
+a body is made or travels (``net.courier``), nor what is asked for (the core).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -60,6 +61,7 @@ class LearnerBulk:
         tasks: where transfers run: a bug in one of them ends the link.
         deliver: is told what becomes of it.
         hang_up: ends the control connection, so that a learner that has to seed begins anew.
+        link_is_known: returns once it would be known if the link were cut by now.
     """
 
     def __init__(
@@ -70,13 +72,14 @@ class LearnerBulk:
         tasks: asyncio.TaskGroup,
         deliver: Callable[[LearnerInput], None],
         hang_up: Callable[[], None],
+        link_is_known: Callable[[], Awaitable[None]],
     ) -> None:
         self._run = run
         self._packing = packing
         self._courier = courier
         self._tasks = tasks
         self._deliver = deliver
-        self._hang_up = hang_up
+        self._hang_up, self._link_is_known = hang_up, link_is_known
         self._upload_places = asyncio.Semaphore(UPLOADS_AT_ONCE_MAX)
         self._fetch_places = asyncio.Semaphore(FETCHES_AT_ONCE_MAX)
         self._handing_over: dict[HandedOver, Contribution] = {}
@@ -192,6 +195,8 @@ class LearnerBulk:
                 if self._handing_over.get(handed_over) is c:  # else it need not travel any more
                     answer = await self._courier.contribute(c, path, query)
                     status = _noted(answer, path)
+            if not status:  # What is told while the syncer is away is handed over once more; otherwise it is dropped.
+                await self._link_is_known()
         finally:
             is_newest = self._handing_over.get(handed_over) is c
             if is_newest:

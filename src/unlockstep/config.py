@@ -29,6 +29,7 @@ from unlockstep.core.formats import Codec, Packing, Rounding
 from unlockstep.core.ids import is_learner_name
 from unlockstep.core.merge import MergeRule
 from unlockstep.core.options import Dealing, ProtocolOptions, RollbackOptions
+from unlockstep.core.words import counted
 
 SIZE_MAX = 2**20
 """Largest batch, sequence and accumulation: beyond any use."""
@@ -348,7 +349,8 @@ class LocalSection(_Section, frozen=True):
         self._require(
             "slowdown",
             len(self.slowdown) <= self.learners,
-            f"it has {len(self.slowdown)} entries for {self.learners} learners (local.learners): one each at most",
+            f"it has {len(self.slowdown)} entries for {counted(self.learners, 'learner')} (local.learners): one each "
+            "at most",
         )
 
 

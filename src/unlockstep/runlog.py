@@ -395,8 +395,8 @@ def _read_header(path: Path) -> Header:
         raise UsageError(f"run log {path}, line 1 is not a header ({error}); check that it is a run log") from None
     if header.schema not in SCHEMAS_READ:
         raise UsageError(
-            f"run log {path} has schema {header.schema} but this version reads schema {SCHEMA_VERSION}; "
-            "use the version that wrote it"
+            f"run log {path} has schema {header.schema} but this version reads {SCHEMAS_READ[0]} to "
+            f"{SCHEMAS_READ[-1]}; use the version that wrote it"
         )
     return header
 

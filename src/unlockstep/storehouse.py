@@ -29,6 +29,7 @@ from unlockstep.core.options import Anchor
 from unlockstep.core.outer import outer_optimizer
 from unlockstep.core.outer_gradient import Limits, Norms, RecentNorms, inspect
 from unlockstep.core.reasons import RefusalReason
+from unlockstep.core.words import counted
 
 NO_PAYLOAD = -1
 """The handle of a contribution that was refused before it could be kept."""
@@ -124,7 +125,8 @@ class Storehouse:
         except RemoteProtocolError as error:
             return Inspection(RefusalReason.MALFORMED, str(error))
         if c_tokens > max(c_steps, 0) * self._tokens_per_step_max:
-            return Inspection(RefusalReason.BAD_COUNTS, f"{c_tokens} tokens are too many for {c_steps} steps")
+            counts = f"more tokens ({c_tokens}) than {counted(c_steps, 'step')} can have"
+            return Inspection(RefusalReason.BAD_COUNTS, counts)
         defect, norm = inspect(delta, delta.size, c_steps, c_tokens, self._limits, norm_bound, self._executor)
         if defect is not None:
             return Inspection(defect, f"the outer gradient is refused: {defect.value} (norm {norm:.4g})", norm)

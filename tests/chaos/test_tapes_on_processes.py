@@ -210,7 +210,7 @@ def test_a_run_that_ends_before_its_tape_says_how_much_was_not_played(tmp_path: 
     tape = Tape(name="long", learners=("a",), actions=(tapes.Kill(at_ns=at(3600), target="a"),))
     run = TapeRun(tmp_path, tape, toy_config(1, steps=60))
     assert run.play().ending is Ending.FINISHED
-    assert "ended before the tape was over: 1 of its 1 actions were not played" in run.notes
+    assert "ended before the tape was over: 1 of its 1 action was not played" in run.notes
     assert run.played.actions == () and 0 < run.played.end_ns < at(3600)
 
 

@@ -184,7 +184,7 @@ def test_an_optimizer_with_parameters_of_its_own_is_refused() -> None:
     """C35: float32 masters would undo every adoption at the next step."""
     model = new_model()
     masters = [parameter.detach().clone().requires_grad_() for parameter in model.parameters()]
-    with pytest.raises(UsageError, match=r"optimizer steps 4 tensors that are no parameters of the model"):
+    with pytest.raises(UsageError, match=r"optimizer steps 4 tensors outside the model"):
         Learner(model, torch.optim.SGD(masters, lr=0.1), syncer="http://127.0.0.1:1")
 
 

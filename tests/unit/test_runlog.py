@@ -214,7 +214,7 @@ def test_a_log_without_a_header_is_refused(path: Path, damage: bytes) -> None:
 
 def test_a_log_of_another_schema_is_refused(path: Path) -> None:
     path.write_text('{"schema":4,"run":"night","config_digest":"00","more":1}\n', encoding="utf-8")
-    assert "has schema 4 but this version reads schema 3; use the version that wrote it" in complaint(path)
+    assert "has schema 4 but this version reads 1 to 3; use the version that wrote it" in complaint(path)
 
 
 def test_a_file_that_cannot_be_opened_is_said(path: Path) -> None:

@@ -26,6 +26,7 @@ from unlockstep.chaos.knobs import Knobs
 from unlockstep.chaos.proxy import Links, Way
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 from unlockstep.core.status import Status
+from unlockstep.core.words import counted
 from unlockstep.launch.breaker import Claim, Hands
 from unlockstep.launch.casting import shares
 from unlockstep.launch.processes import Exit
@@ -178,7 +179,8 @@ class Supervisor:
         elif not self._is_over:
             self._written.end(self._now_ns() - self._began_ns)
             self._hands.note(
-                f"ended before the tape was over: {left} of its {len(self.tape.actions)} actions were not played"
+                f"ended before the tape was over: {left} of its {counted(len(self.tape.actions), 'action')} "
+                f"{'was' if left == 1 else 'were'} not played"
             )
         self._is_over = True
         self._gait.close()

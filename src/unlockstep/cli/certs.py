@@ -29,6 +29,7 @@ import typer
 from unlockstep.cli.access import CA_FILE, CERT_FILE, KEY_FILE, TOKENS_FILE
 from unlockstep.core.errors import UsageError
 from unlockstep.core.ids import is_learner_name
+from unlockstep.core.words import counted
 from unlockstep.files import whole
 
 if TYPE_CHECKING:
@@ -86,7 +87,8 @@ def make(
     _write_folder(folder, files)
     url, listen = f"https://{bracketed(host[0])}:7077", "[::]:7077" if ":" in host[0] else ":7077"
     print(
-        f"made in {folder}: an authority, a certificate for {', '.join(hosts)} ({days} days), a token for every role\n"
+        f"made in {folder}: an authority, a certificate for {', '.join(hosts)} ({counted(days, 'day')}), a token for "
+        "every role\n"
         f"the syncer:     unlockstep syncer --listen {listen} --advertise {url} --secrets {folder}\n"
         f"every learner:  unlockstep learner --syncer {url} --ca {CA_FILE} --token-file learner.token\n"
         f"give each site {CA_FILE} and one token, over a way that you trust; {CA_KEY_FILE} signs certificates: nobody\n"
@@ -371,4 +373,4 @@ def _day(when: datetime.datetime) -> str:
 
 def _ends(when: datetime.datetime) -> str:
     days = (when - _now()).total_seconds() / 86400
-    return f"until {_day(when)} " + (f"({days:.0f} days)" if days > 0 else "(EXPIRED)")
+    return f"until {_day(when)} " + (f"({counted(days, 'day')})" if days > 0 else "(EXPIRED)")

@@ -15,6 +15,7 @@ import typer
 from unlockstep.cli.access import Ca, Cert, Key, RunName, TokenFile
 from unlockstep.cli.exits import ENDING_S_MAX
 from unlockstep.cli.trust import Trust, require_trusted
+from unlockstep.core.words import counted
 
 LEAVING_SHARE = 0.5
 """Of the time a process is given to end: for handing over. The rest is for the step it is in."""
@@ -172,7 +173,7 @@ class Report:
         self._began_s = self._line_s = time.perf_counter()
         self._steps = self._tokens = self._line_tokens = 0
         self._loss = float("nan")
-        before = f", {learner.steps_before} steps before" if learner.steps_before else ""
+        before = f", {counted(learner.steps_before, 'step')} before" if learner.steps_before else ""
         self._log.info("joined as %s.%d at clock %d%s", learner.name, learner.incarnation, learner.clock, before)
 
     def step(self, tokens: int, loss: float) -> None:
@@ -192,7 +193,8 @@ class Report:
         from unlockstep.cli.output import print_json
 
         seconds, reason = time.perf_counter() - self._began_s, ended or "asked to stop"
-        self._log.info("%s; trained %d steps, %d tokens in %.1f s", reason, self._steps, self._tokens, seconds)
+        steps, tokens = counted(self._steps, "step"), counted(self._tokens, "token")
+        self._log.info("%s; trained %s, %s in %.1f s", reason, steps, tokens, seconds)
         if as_json:
             print_json(
                 {

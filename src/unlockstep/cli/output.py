@@ -47,11 +47,6 @@ def print_json(record: Any) -> None:
     print(msgspec.json.encode(record).decode(), flush=True)
 
 
-def counted(count: int, noun: str) -> str:
-    """``1 commit``, ``1024 commits``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 class Every:
     """Says when it is time for the next line."""
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from unlockstep.core.words import counted
+
 if TYPE_CHECKING:
     from unlockstep.cli.assembly import Text
     from unlockstep.config import RunConfig
@@ -87,8 +89,9 @@ def replay(
     if not as_json:
         newest = max(done.kept.values(), key=lambda kept: kept.version).version
         print(
-            f"identical: {done.commits} commits of {len(done.kept)} fragments (up to version {newest}), "
-            f"{done.steps} inner steps of {len(_followed(script))} processes, in {seconds:.0f} s"
+            f"identical: {counted(done.commits, 'commit')} of {counted(len(done.kept), 'fragment')} (up to version "
+            f"{newest}), {counted(done.steps, 'inner step')} of "
+            f"{counted(len(_followed(script)), 'process', 'processes')}, in {seconds:.0f} s"
         )
 
 

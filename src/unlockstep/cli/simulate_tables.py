@@ -21,6 +21,7 @@ from unlockstep.cli.output import wide_console
 from unlockstep.cli.simulate_fleet import FIELDS, Sweep
 from unlockstep.core.formats import BLOCK_ELEMENTS, SCALE_BITS
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
+from unlockstep.core.words import counted
 from unlockstep.report.summary import duration
 from unlockstep.sim.advise import Advice, Choice, Question, Setting
 from unlockstep.sim.bandwidth import (
@@ -31,7 +32,7 @@ from unlockstep.sim.bandwidth import (
     Row,
     Workload,
 )
-from unlockstep.sim.fleet import ELASTIC_ONLY, YEAR_S, Fleet, counted
+from unlockstep.sim.fleet import ELASTIC_ONLY, YEAR_S, Fleet
 from unlockstep.sim.goodput import Estimate, Interval
 from unlockstep.sim.paper_table import CHIPS, ROWS, Comparison
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from unlockstep.cli.output import Every, counted, print_json, wide_console
+from unlockstep.cli.output import Every, print_json, wide_console
+from unlockstep.core.words import counted
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -17,6 +17,7 @@ import typer
 
 from unlockstep.cli.access import CERT_FILE, ClientCa, Secrets, TlsCert, TlsKey, TokensFile
 from unlockstep.core.errors import UsageError
+from unlockstep.core.words import counted
 
 if TYPE_CHECKING:
     import asyncio
@@ -267,7 +268,8 @@ async def _lead(
         print_json(status)
     else:
         how = "was stopped" if core.is_stopped else status.state
-        print(f"run {config.run.name!r} {how} at clock {status.clock} after {status.rounds_committed} commits")
+        commits = counted(status.rounds_committed, "commit")
+        print(f"run {config.run.name!r} {how} at clock {status.clock} after {commits}")
     return not asked.is_set()
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unlockstep.core.words import counted
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -85,7 +87,8 @@ def draw(
     names = tuple(f"learner-{number}" for number in range(learners))
     drawn = poisson.draw(f"seed-{seed}", names, for_s, seed, troubles, syncers)
     tapes.write(drawn, out)
-    print(f"{len(drawn.actions)} actions in {for_s:g} s, in {out}; see them with: unlockstep tape show {out}")
+    actions = counted(len(drawn.actions), "action")
+    print(f"{actions} in {for_s:g} s, in {out}; see them with: unlockstep tape show {out}")
 
 
 def _troubles(**given: tuple[float | None, float, dict[str, float]]) -> dict[str, Trouble]:
@@ -125,7 +128,8 @@ def _timelines(shown: Tape) -> Table:
     from unlockstep.tape import SYNCER
 
     table = Table(
-        title=f"{shown.end_ns / 1e9:g} s, {len(shown.actions)} actions   = runs   s stopped   x cut off   . not there",
+        title=f"{shown.end_ns / 1e9:g} s, {counted(len(shown.actions), 'action')}   = runs   s stopped   x cut off   "
+        ". not there",
         title_justify="left",
         show_header=False,
     )

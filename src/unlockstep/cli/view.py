@@ -23,6 +23,7 @@ from rich.text import Text
 from unlockstep.core.foreign_text import printable
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 from unlockstep.core.status import EvaluationStatus, LearnerStatus, RoundStatus, Status
+from unlockstep.core.words import counted
 from unlockstep.launch.drill import progress
 from unlockstep.launch.local import ENDING
 
@@ -138,7 +139,7 @@ def _progress(status: Status, left_ns: int | None, width: int) -> Table:
         f"  {_steps(status)}",
         ProgressBar(1.0, share, complete_style="green", finished_style="green"),
         f"{share:4.0%}",
-        f"{status.ledger.trained:,.0f} tokens",
+        counted(status.ledger.trained, "token"),
         Text(left, "bold"),
     )
     return line
@@ -267,7 +268,7 @@ def sparkline(values: Sequence[float | None], width: int) -> str:
 
 
 def _tokens(status: Status) -> str:
-    ledger, rounds = status.ledger, f"{status.rounds_committed} rounds"
+    ledger, rounds = status.ledger, counted(status.rounds_committed, "round")
     merged = ledger.merged + ledger.merged_late
     parts = [f"{merged / ledger.trained:.0%} merged in {rounds}" if ledger.trained else rounds]
     if status.participation is not None:
@@ -303,7 +304,7 @@ def news(before: Status | None, after: Status) -> list[str]:
     refused = sum(after.refusals.values()) - (0 if before is None else sum(before.refusals.values()))
     if refused > 0:
         reasons = ", ".join(f"{reason} {count}" for reason, count in after.refusals.items())
-        lines.append(f"{refused} more contributions refused (so far: {reasons})")
+        lines.append(f"{counted(refused, 'more contribution')} refused (so far: {reasons})")
     return lines
 
 
@@ -334,7 +335,7 @@ def progress_line(status: Status, left_ns: int | None, virtual: bool = False) ->
     losses = [m.loss for m in live if m.loss is not None]
     parts = [
         f"{_steps(status)} ({progress(status):.0%})",
-        f"{status.ledger.trained:,.0f} tokens",
+        counted(status.ledger.trained, "token"),
         f"{len(live)} of {len(status.learners)} learners train",
         f"{sum(map(tokens_per_s, live)):,.0f} tokens/s",
     ]

@@ -12,6 +12,7 @@ from unlockstep.core.membership import Member, Membership, MemberState
 from unlockstep.core.messages import Join, JoinRefused
 from unlockstep.core.options import ProtocolOptions
 from unlockstep.core.reasons import JoinRefusal
+from unlockstep.core.words import counted
 
 DIFFERENCES_SHOWN_MAX = 8
 
@@ -65,10 +66,11 @@ def examine(
     # However many processes come and go under its name; and one that was shut out itself has to begin anew first.
     if member is not None and is_out and (join.incarnation > 0 or now_ns < member.out_until_ns):
         return _quarantined(member, members.retry_ns(member, now_ns))
-    if (member is None or not member.is_present) and len(members.present()) >= options.learners_max:
+    if (member is None or not member.is_present) and len(members.present()) >= (most := options.learners_max):
         return JoinRefused(
             JoinRefusal.TOO_MANY_LEARNERS,
-            f"{options.learners_max} learners are present; raise protocol.learners_max or stop one",
+            f"{counted(most, 'learner')} {'is' if most == 1 else 'are'} present; raise protocol.learners_max or stop "
+            "one",
         )
     return _agree(join, options, layout)
 
@@ -77,7 +79,7 @@ def _quarantined(member: Member, retry_ns: int) -> JoinRefused:
     until = f"it may join again in {seconds(retry_ns)}" if retry_ns else "see the syncer's run log"
     return JoinRefused(
         JoinRefusal.QUARANTINED,
-        f"contributions of {member.learner} were refused {member.strikes} times in a row; {until}",
+        f"contributions of {member.learner} were refused {counted(member.strikes, 'time')} in a row; {until}",
         retry_ns,
     )
 

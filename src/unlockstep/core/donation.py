@@ -33,6 +33,7 @@ from unlockstep.core.messages import (
 from unlockstep.core.options import ProtocolOptions
 from unlockstep.core.outbox import Outbox
 from unlockstep.core.reasons import Recovered
+from unlockstep.core.words import counted
 
 DONORS_MAX = 3
 """Asked in vain for one process; it is then told that there is none."""
@@ -216,7 +217,7 @@ class Donations:
     def _why_none(self, wish: _Wish) -> str:
         if wish.tried:
             return f"no learner's state could be had (asked {', '.join(wish.tried)})"
-        return f"no other live learner has trained {self._options.interval_steps} steps"
+        return f"no other live learner has trained {counted(self._options.interval_steps, 'step')}"
 
     def _ask(self, wish: _Wish, donor: Member, now_ns: int) -> None:
         wish.phase, wish.donor, wish.donor_incarnation = _Phase.ASKED, donor.learner, donor.incarnation

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unlockstep.core.errors import UsageError
+from unlockstep.core.words import counted
 
 _PERMUTATION_ROUNDS = 4
 _SEED_BITS = (1 << 64) - 1
@@ -62,9 +63,9 @@ class TokenStream:
         self._seed = seed
         if self._share == 0:
             raise UsageError(
-                f"data.sequence_length = {sequence_length} makes {len(self._sequences)} sequences of {tokens.size} "
-                f"training tokens, fewer than one for each of {shard_count} learners: give a longer corpus or set it "
-                f"to at most {(tokens.size - 1) // shard_count}"
+                f"data.sequence_length = {sequence_length} makes {counted(len(self._sequences), 'sequence')} of "
+                f"{tokens.size} training tokens, fewer than one for each of {shard_count} learners: give a longer "
+                f"corpus or set it to at most {(tokens.size - 1) // shard_count}"
             )
         self.batch_size = batch_size
         self.position = position

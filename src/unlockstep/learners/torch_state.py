@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from unlockstep.core.errors import UsageError
+from unlockstep.core.words import counted
 from unlockstep.learners.backend import State, TensorBits
 from unlockstep.learners.records import bits_of, dtype_name, flatten, tensor_of, unflatten
 from unlockstep.learners.torch_store import plain_names
@@ -152,7 +153,7 @@ def _optimizer_loads(
 ) -> list[_OptimizerLoad]:
     described = state.facts["optimizers"]
     if len(described) != len(optimizers):
-        raise UsageError(f"the state is of {len(described)} optimizers and there are {len(optimizers)} here")
+        raise UsageError(f"the state is of {counted(len(described), 'optimizer')} and there are {len(optimizers)} here")
     return [
         _OptimizerLoad(number, optimizer, facts, own, needed)
         for number, (optimizer, facts) in enumerate(zip(optimizers, described, strict=True))

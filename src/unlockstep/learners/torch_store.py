@@ -23,6 +23,7 @@ from torch.nn.parameter import is_lazy
 
 from unlockstep.core.errors import UsageError
 from unlockstep.core.layout import Layout, Role, TensorSpec, explain_difference
+from unlockstep.core.words import counted
 from unlockstep.learners.backend import FloatArray
 
 _EMBEDDING_NAME = re.compile(r"lm_head|wte|wpe|\w*embed(ding)?s?(_tokens|_positions|_table)?")
@@ -151,7 +152,7 @@ def check_optimizer(model: nn.Module, *optimizers: torch.optim.Optimizer) -> Non
     foreign = ["x".join(map(str, p.shape)) or "scalar" for p in stepped if id(p) not in own]
     if foreign:
         raise UsageError(
-            f"optimizer steps {len(foreign)} tensors that are no parameters of the model (shapes {_listed(foreign)}), "
+            f"optimizer steps {counted(len(foreign), 'tensor')} outside the model (shapes {_listed(foreign)}), "
             "so the next step would undo an adoption: synchronise the module whose parameters the optimizer holds"
         )
     covered = {_memory(parameter) for parameter in stepped}
@@ -159,7 +160,7 @@ def check_optimizer(model: nn.Module, *optimizers: torch.optim.Optimizer) -> Non
     missing = [plain[name] for name, p in _trainable_parameters(model) if _memory(p) not in covered]
     if missing:
         warnings.warn(
-            f"{len(missing)} trainable parameters are in no group of the optimizer ({_listed(missing)}): "
+            f"the optimizer has no group for {counted(len(missing), 'trainable parameter')} ({_listed(missing)}): "
             "add them or set their requires_grad to False",
             stacklevel=2,
         )

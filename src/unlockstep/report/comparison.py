@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
+from unlockstep.core.words import counted
 from unlockstep.report.accounting import Accounting
 from unlockstep.report.figures import Axis, Series, legend, lines, number, share, text
 from unlockstep.report.page import (
@@ -189,5 +190,5 @@ def _participation(views: Sequence[RunView]) -> str:
 def _timelines(views: Sequence[RunView]) -> str:
     parts = [f"<h3>{text(view.label)}</h3>{timeline_section(view)}" for view in views[:RUNS_MAX]]
     if len(views) > RUNS_MAX:
-        parts.append(f"<p>{len(views) - RUNS_MAX} more runs are not drawn.</p>")
+        parts.append(f"<p>Not drawn: {counted(len(views) - RUNS_MAX, 'more run')}.</p>")
     return "".join(parts)

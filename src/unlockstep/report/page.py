@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
+from unlockstep.core.words import counted
 from unlockstep.report.figures import (
     Axis,
     Chart,
@@ -152,7 +153,7 @@ def _figures(view: RunView) -> str:
         ("Participation", share(accounting.participation), "of live learners, per round"),
         ("Validation loss", loss, at),
         ("Steps", f"{accounting.clock:,}", f"in {duration(accounting.duration_ns)}"),
-        ("Tokens", number(accounting.ledger.trained), f"by {len(accounting.learners)} learners"),
+        ("Tokens", number(accounting.ledger.trained), f"by {counted(len(accounting.learners), 'learner')}"),
         ("Rounds", f"{accounting.rounds_committed:,}", f"{accounting.rounds_empty:,} empty"),
         ("Contributions refused", f"{sum(accounting.refusals.values()):,}", _most(accounting.refusals)),
     ]
@@ -208,7 +209,7 @@ def timeline_section(view: RunView) -> str:
     kinds = legend([(kind, kind) for kind in KINDS])
     rounds = legend([("collecting until the quorum", "collecting"), ("grace window used", "grace"),
                      ("merge and save", "merging")])  # fmt: skip
-    note = f" {view.timeline.left_out} learners are not drawn." if view.timeline.left_out else ""
+    note = f" Not drawn: {counted(view.timeline.left_out, 'learner')}." if view.timeline.left_out else ""
     caption = (
         "A row per learner. A column shows how the time that falls into it was spent, from bottom to top. Above: "
         f"rounds; a line under a round is the grace window it was granted.{note}"
@@ -234,7 +235,7 @@ def _marks(view: RunView) -> str:
     rows = [[f"{(mark.at_ns - view.begin_ns) / NANOSECONDS_PER_SECOND:.1f} s", mark.what] for mark in marks[:BARS_MAX]]
     note = _first(min(BARS_MAX, len(marks)), len(marks))
     if view.timeline.marks_left_out:
-        note += f" {view.timeline.marks_left_out:,} actions of the tape are not drawn in the whole."
+        note += f" Not drawn in the whole: {counted(view.timeline.marks_left_out, 'action')} of the tape."
     return table(f"What happened, as dotted lines above.{note}", ["at", "what"], rows, words=(1,))
 
 
@@ -339,7 +340,8 @@ def _participation(view: RunView) -> str:
         counts.values(),
     )
     for key, count in counts.items():
-        histogram.bar(key - 0.4, key + 0.4, count, f"{count:,} contributions {key} versions behind", "var(--c0)")
+        tip = f"{counted(count, 'contribution')} {counted(key, 'version')} behind"
+        histogram.bar(key - 0.4, key + 0.4, count, tip, "var(--c0)")
     charts = f'<div class="charts">{live}{part}{histogram.svg()}</div>'
     reasons = table(
         "Why rounds closed, and how long they had been open.",

@@ -18,6 +18,7 @@ from unlockstep.core.foreign_text import printable
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 from unlockstep.core.reasons import DepartureReason, Recovered
 from unlockstep.core.status import LedgerStatus
+from unlockstep.core.words import counted
 from unlockstep.report.accounting import Absence, Accounting, LearnerAccount, Validation
 
 SHARE_WORDS = {
@@ -108,7 +109,7 @@ def _headline(summary: Summary) -> Text:
     accounting = summary.accounting
     early = dict.fromkeys(("stopped", "interrupted", "unfinished"), "bold yellow")
     style = {"finished": "bold green", **early}.get(summary.ending, "bold red")
-    trained = f"{accounting.clock:,} steps and {accounting.ledger.trained:,.0f} tokens"
+    trained = f"{counted(accounting.clock, 'step')} and {counted(accounting.ledger.trained, 'token')}"
     ending = (f"{summary.run}: {summary.ending}", style)
     return Text.assemble(ending, f" after {trained} in {duration(accounting.duration_ns)}")
 
@@ -171,7 +172,7 @@ def _times(count: int) -> str:
 
 
 def _participation(accounting: Accounting) -> str:
-    rounds = f"{accounting.rounds_committed} rounds committed, {accounting.rounds_empty} empty"
+    rounds = f"{counted(accounting.rounds_committed, 'round')} committed, {accounting.rounds_empty} empty"
     if accounting.participation is None:
         return rounds
     return f"{accounting.participation:.1%} of live learners per round; {rounds}"

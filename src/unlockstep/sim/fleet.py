@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unlockstep.core.errors import ConfigError
+from unlockstep.core.words import counted
 
 Float64Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -167,11 +168,6 @@ _DURATIONS = (
     *("notice_s", "downscale_s", "upscale_s", "merge_wait_s", "return_s"),
     *("restart_s", "checkpoint_s", "checkpoint_interval_s", "swap_s"),
 )
-
-
-def counted(number: int, noun: str) -> str:
-    """``1 chip``, ``1,024 chips``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _unit_mean(shape: float, power: float) -> float:

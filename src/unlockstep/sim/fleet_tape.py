@@ -13,7 +13,8 @@ import numpy as np
 
 from unlockstep.core.errors import ConfigError
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
-from unlockstep.sim.fleet import Fleet, counted
+from unlockstep.core.words import counted
+from unlockstep.sim.fleet import Fleet
 from unlockstep.sim.outages import Stretches, play
 from unlockstep.tape import AT_NS_MAX, FACTOR_MAX, Action, Continue, Slow, Stop, Tape
 

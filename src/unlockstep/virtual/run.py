@@ -22,6 +22,7 @@ from unlockstep.core.errors import UsageError
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 from unlockstep.core.messages import Evaluation
 from unlockstep.core.status import Score
+from unlockstep.core.words import counted
 from unlockstep.launch.local import Ending, Outcome, Watcher
 from unlockstep.runlog import Header, Mark, RunLogWriter
 from unlockstep.virtual import checkpoint
@@ -223,7 +224,7 @@ class VirtualRun:
             what, at_s = type(action).__name__.lower(), action.at_ns / NANOSECONDS_PER_SECOND
             self._watcher.note(f"the tape at {at_s:g} s: {what} {action.target}", wall_ns)
         if len(played) > PLAYED_SHOWN_MAX:
-            self._watcher.note(f"... and {len(played) - PLAYED_SHOWN_MAX} actions before", wall_ns)
+            self._watcher.note(f"... and {counted(len(played) - PLAYED_SHOWN_MAX, 'action')} before", wall_ns)
 
     def _write_log(self) -> None:
         for event in self._world.take_events():

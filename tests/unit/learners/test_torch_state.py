@@ -279,7 +279,7 @@ def test_a_state_that_does_not_fit_changes_nothing(change: Callable[[State], Sta
 @pytest.mark.parametrize(
     ("here", "sentence"),
     [
-        (two, "the state is of 1 optimizers and there are 2 here"),
+        (two, "the state is of 1 optimizer and there are 2 here"),
         (lambda m: [torch.optim.Adam(m.parameters())], "optimizer 0 is AdamW in the state and Adam here; use the same"),
         (lambda m: [torch.optim.AdamW(m.parameters())], "optimizer 0 has other parameter groups than in the state"),
     ],

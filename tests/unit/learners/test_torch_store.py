@@ -309,13 +309,13 @@ def test_an_optimizer_that_holds_its_own_masters_is_refused() -> None:
     """C35"""
     model = nn.Linear(2, 3)
     masters = [nn.Parameter(p.detach().clone()) for p in model.parameters()]
-    with pytest.raises(UsageError, match=r"steps 2 tensors that are no parameters of the model \(shapes 3x2, 3\)"):
+    with pytest.raises(UsageError, match=r"steps 2 tensors outside the model \(shapes 3x2, 3\)"):
         check_optimizer(model, torch.optim.SGD(masters, lr=0.1))
 
 
 def test_a_parameter_no_optimizer_steps_is_named() -> None:
     model = nn.DataParallel(nn.Linear(2, 2))
-    with pytest.warns(UserWarning, match=r"1 trainable parameters are in no group of the optimizer \(bias\)"):
+    with pytest.warns(UserWarning, match=r"the optimizer has no group for 1 trainable parameter \(bias\)"):
         check_optimizer(model, torch.optim.SGD([model.module.weight], lr=0.1))
 
 

@@ -142,7 +142,7 @@ def test_many_learners_are_drawn_as_far_as_there_is_room(tmp_path: Path) -> None
     for name in names:
         events += [live(100, name), step(100, name, 1)]
     said = read(page_of(tmp_path, events)).said
-    assert "40 learners are not drawn" in said and "Of 100 learners, the first 30" in said
+    assert "Not drawn: 40 learners." in said and "Of 100 learners, the first 30" in said
 
 
 def test_of_many_rounds_the_first_and_the_last_are_in_the_table(tmp_path: Path) -> None:

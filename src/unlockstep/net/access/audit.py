@@ -26,6 +26,7 @@ from pathlib import Path
 import msgspec
 
 from unlockstep.core.foreign_text import printable
+from unlockstep.core.words import counted
 from unlockstep.net.access.tokens import EVERYBODY, Identity
 
 AUDIT_FILE = "audit.jsonl"
@@ -178,11 +179,11 @@ class Audit:
                 if reason in _USUAL:
                     continue
                 _log.warning(
-                    "refused %d more (%s) from %s%d addresses",
+                    "refused %d more (%s) from %s%s",
                     flood.untold,
                     reason.value.replace("_", " "),
                     many,
-                    len(flood.addresses),
+                    counted(len(flood.addresses), "address", "addresses"),
                 )
 
     def _write(self, what: str, peer: Peer, **fields: object) -> None:

@@ -12,6 +12,7 @@ from enum import Enum
 
 import msgspec
 
+from unlockstep.core.words import counted
 from unlockstep.net.bulk.streams import worth
 from unlockstep.net.wire.interfaces import Interface, much_faster
 from unlockstep.net.wire.names import Address, is_other_name
@@ -280,7 +281,7 @@ def tls(url: str, answer: Answer, now_s: float, is_local: bool) -> Finding | Non
     if answer.certificate is None or answer.certificate.ends_s is None:
         return ok("tls", about)
     days = (answer.certificate.ends_s - now_s) / 86_400
-    about += f"; certificate of {answer.certificate.issuer}, {days:.0f} days left"
+    about += f"; certificate of {answer.certificate.issuer}, {counted(days, 'day')} left"
     if days < CERTIFICATE_DAYS_MIN:
         return warn("tls", about, "have it renewed soon: `unlockstep certs renew` on the machine that has its ca.key")
     return ok("tls", about)

@@ -24,6 +24,7 @@ from pathlib import Path
 from unlockstep import __version__
 from unlockstep.certificates import Certificate, is_for
 from unlockstep.core.errors import UsageError
+from unlockstep.core.words import counted
 from unlockstep.net.access.tokens import Entry
 from unlockstep.net.doctor.diagnosis import CERTIFICATE_DAYS_MIN, Finding, fail, ok, warn
 from unlockstep.net.wire import names
@@ -166,7 +167,9 @@ def secrets(certificate: Certificate, tokens: Mapping[str, Entry], told_host: st
         now: with a time zone.
     """
     days = (certificate.ends - now).days
-    about = f"a certificate for {', '.join(certificate.names)}, {days} days left; {_described_tokens(tokens)}"
+    about = (
+        f"a certificate for {', '.join(certificate.names)}, {counted(days, 'day')} left; {_described_tokens(tokens)}"
+    )
     if not is_for(certificate.names, told_host):
         return fail(
             "secrets",

@@ -16,6 +16,7 @@ import msgspec
 from unlockstep.config import RunConfig
 from unlockstep.core.formats import Codec
 from unlockstep.core.status import Status
+from unlockstep.core.words import counted
 from unlockstep.net.doctor.diagnosis import Finding, duration, fail, ok, warn
 
 BUSY_SHARE = 0.7
@@ -82,13 +83,13 @@ def settings(config: RunConfig, status: Status) -> Finding:
     """What of the run matters to a link."""
     sizes, protocol = status.fragment_sizes, config.protocol
     live = sum(each.state == "live" for each in status.learners)
-    present = "1 learner is live" if live == 1 else f"{live} learners are live"
+    present = f"{counted(live, 'learner')} {'is' if live == 1 else 'are'} live"
     *finer, coarsest = (each.value for each in config.codec.uploads)
     upload = f"{', '.join(finer)} or {coarsest}" if finer else coarsest
-    model = f"{sum(sizes):,} values in {len(sizes)} fragments" if sizes else "no parameters yet"
+    model = f"{counted(sum(sizes), 'value')} in {counted(len(sizes), 'fragment')}" if sizes else "no parameters yet"
     return ok(
         "settings",
-        f"run {status.run} ({status.state}): {model}, each merged every {protocol.interval_steps} steps; "
+        f"run {status.run} ({status.state}): {model}, each merged every {counted(protocol.interval_steps, 'step')}; "
         f"{upload} up, {config.codec.download.value} down; {present}",
     )
 

@@ -48,6 +48,14 @@ class Visits(msgspec.Struct, frozen=True):
         return max(self.at_steps) + self.steps + (self.learners - 1) * self.stagger_steps
 
 
+class NarrowLinks(msgspec.Struct, frozen=True):
+    """The last so many learners are behind links of their own, all the time."""
+
+    learners: int
+    mbit_per_s: float
+    """Each way, shared by the bodies on it."""
+
+
 class Storm(msgspec.Struct, frozen=True):
     """What happens to a simulated fleet (``sim.fleet``), to be lived through: its seconds are those of the run."""
 
@@ -77,6 +85,7 @@ class Trial(msgspec.Struct, frozen=True):
     """With ``alone``: elastic data-parallel training, whose batch is that of the chips that are there."""
     picture: tuple[float, float] | None = None
     """From when to when all that happens is kept, virtual seconds."""
+    narrow: NarrowLinks | None = None
 
 
 class RingScore(msgspec.Struct, frozen=True, kw_only=True):

@@ -34,7 +34,7 @@ from unlockstep.sim.fleet import Fleet
 from unlockstep.sim.fleet_tape import fleet_tape
 from unlockstep.sim.goodput import measure
 from unlockstep.sim.outages import Stretches, play
-from unlockstep.tape import Action, Join, Kill, Leave, Restart, Tape
+from unlockstep.tape import Action, Join, Kill, Leave, Restart, Tape, Throttle
 from unlockstep.virtual.ring import Ring
 
 __all__ = ["STEP_NS", "Trial", "carry_settings", "configured", "llama_deep", "llama_quarter", "run"]
@@ -209,6 +209,9 @@ def _tape(trial: Trial, config: RunConfig) -> Tape:
             for dies in range(round(number / len(names) * every), 2 * config.run.steps, every):
                 actions.append(Kill(at_ns=dies * STEP_NS, target=name))
                 actions.append(Restart(at_ns=(dies + down) * STEP_NS, target=name))
+    if trial.narrow is not None:
+        behind, mbit_per_s = names[-trial.narrow.learners :], trial.narrow.mbit_per_s
+        actions += [Throttle(at_ns=0, target=name, mbit_per_s=mbit_per_s) for name in behind]
     if trial.visits is not None:
         actions += _visits(trial.visits)
     actions.sort(key=lambda action: action.at_ns)

@@ -24,6 +24,7 @@ AWAY: dict[str, Serve] = {
     "hangs up": hanging_up,
     "hears and hangs up": gone_after_hearing,
     "502": answering(http("502 Bad Gateway", HTML)),
+    "530": answering(http("530 Origin Unreachable", HTML)),
     "503": answering(http("503 Service Unavailable", HTML)),
     "504": answering(http("504 Gateway Timeout", HTML)),
     "too many": answering(http("429 Too Many Requests", b'{"error":"too many requests from this address; wait"}')),

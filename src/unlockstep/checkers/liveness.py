@@ -173,7 +173,7 @@ class Progress(Checker):
 class _Part:
     """How far a live learner is from giving to each fragment again."""
 
-    __slots__ = ("asked_ns", "chances", "reports")
+    __slots__ = ("asked_ns", "chances", "gave_ns", "reports")
 
     def __init__(self, fragments: int) -> None:
         self.chances = [0] * fragments
@@ -182,6 +182,8 @@ class _Part:
         """How many steps it had reported at the latest of these."""
         self.asked_ns = [0] * fragments
         """When the second of these rounds opened."""
+        self.gave_ns = 0
+        """When it gave last, to whatever fragment."""
 
 
 class TakingPart(Checker):
@@ -190,7 +192,9 @@ class TakingPart(Checker):
     until it is asked. So of two rounds of a fragment, opened two of its steps after it gave and two more after that, at
     least the second asks it, and it answers within ``2 * T`` and its longest step: it gives within
     ``ceil(4 * ratio / H) + 2`` rounds, and those opened while its answer is on its way, if its steps take ``ratio``
-    times as long as those of the K-th fastest. (An answer that comes late counts here, also if ``late = "drop"``
+    times as long as those of the K-th fastest. Over a link that carries less than it is asked for, its fragments take
+    turns, each after a newer base for it has come: then it gives to some fragment in that time, and to every one within
+    ``P * T`` more. (An answer that comes late counts here, also if ``late = "drop"``
     refuses it.) Under ``fresh`` nobody is promised anything."""
 
     name = "taking_part"
@@ -242,13 +246,16 @@ class TakingPart(Checker):
             self._judge(made.learner, part, made.fragment)
             part.chances[made.fragment] = 0
             part.reports[made.fragment] = self.history.live[made.learner].reports
+            part.gave_ns = self.history.now_ns
 
     def _judge(self, name: str, part: _Part, fragment: int) -> None:
         if part.chances[fragment] < 2:
             return
         now_ns = self.history.now_ns
-        waited_ns = now_ns - part.asked_ns[fragment]
-        limit_ns = self.history.live[name].silence_ns(now_ns) + 2 * self.allowance.transfer_ns
+        asked_ns, turn_ns = part.asked_ns[fragment], self.allowance.transfer_ns
+        limit_ns = self.history.live[name].silence_ns(now_ns) + 2 * turn_ns
+        waited_ns = now_ns - asked_ns
+        limit_ns += min(max(0, part.gave_ns - asked_ns), self.options.fragments * turn_ns)
         if waited_ns > limit_ns and self.history.is_scheduled:
             self.find(
                 f"{name} is live and gives nothing to fragment {fragment} for {seconds(waited_ns)} after a round that "

@@ -46,6 +46,11 @@ class Contributor(Protocol):
     position: int
     samples: int
 
+    @property
+    def may_fetch(self) -> bool:
+        """Newer versions come."""
+        ...
+
     def note(self, deed: Deed) -> int:
         """To be reported with the next progress; returns its number."""
         ...
@@ -73,7 +78,7 @@ class HandOvers:
         self.pulls_in_step = 0
         """How often it was asked since the last step boundary."""
         self._pulls: dict[int, Pull] = {}
-        """By fragment, what it was asked for last and has not answered; the fragment asked for longest ago first."""
+        """By fragment, what it was asked for last and has not answered."""
         self._under_way: dict[HandedOver, _Departure] = {}
         """What is with the link."""
         self._pace = Pace(UNDER_WAY_MAX)
@@ -129,16 +134,25 @@ class HandOvers:
                 self._hand_over(self._pulls[index])
 
     def _turns(self) -> list[int]:
-        """The fragments whose turn it is, in order: asked for longest ago first. Over a link that is behind those that
-        will not be too old when they arrive; if nothing else is on its way, the one that is least so."""
+        """The fragments whose turn it is, in order: handed over longest ago first, whatever connections have broken
+        since. Of those that a newer base can come for, the ones that will not be too old when they arrive; if nothing
+        is on its way, else the least old, since the link may have become faster."""
         waiting = [index for index in self._pulls if self._fragments[index].c_steps > 0]
-        if not self._is_behind:
+        waiting.sort(key=lambda index: self._fragments[index].handed_over_steps)
+        if not self._learner.may_fetch:
             return waiting
-        behind_max = self._staleness_max - self._aged_versions
-        in_time = [index for index in waiting if self._fragments[index].versions_behind <= behind_max]
-        if waiting and not in_time and not self._under_way:
-            return [min(waiting, key=lambda index: self._fragments[index].versions_behind)]
-        return in_time
+        in_time = [index for index in waiting if self._behind_on_arrival(index) <= self._staleness_max]
+        if in_time or self._under_way:
+            return in_time
+        least = min(waiting, key=lambda index: self._fragments[index].versions_behind, default=None)
+        if least is None or self._fragments[least].versions_behind > self._staleness_max:
+            return []
+        return [least]
+
+    def _behind_on_arrival(self, index: int) -> int:
+        """Versions, as far as one can know: as many will have been published as while the last contribution was on its
+        way."""
+        return self._fragments[index].versions_behind + self._aged_versions
 
     @property
     def _free(self) -> int:
@@ -194,6 +208,7 @@ class HandOvers:
         self._depart(handed_over)
         del self._pulls[pull.fragment]
         fragment.c_steps = fragment.c_tokens = 0
+        fragment.handed_over_steps = learner.steps
         fragment.has_snapshot = False
         fragment.is_shared = True
 
@@ -207,7 +222,7 @@ class HandOvers:
         departure = self._under_way.pop(handed_over, None)
         if departure is not None:
             self._ended_in_step += 1
-            self._pace.arrived(self._learner.steps - departure.steps)
+            self._pace.ended(self._learner.steps - departure.steps)
             self._aged_versions = self._fragments[handed_over.fragment].newest - departure.newest
 
     def settle(self, handed_over: HandedOver) -> None:

@@ -336,8 +336,7 @@ class LearnerCore:
             self._alone_since_ns = now_ns
         self._hand_overs.connection_lost()
         self.recovery.disconnected(now_ns)
-        for fragment in self._fragments:
-            fragment.fetching = None
+        self._versions.connection_lost()
 
     def _on_welcome(self, welcome: Welcome, now_ns: int) -> None:
         if self.steps == 0:
@@ -547,11 +546,19 @@ class LearnerCore:
         self._hand_overs.proceed(is_at_boundary=True)
         if self._versions.must_reload:
             self._reload(now_ns)
-        for index, fragment in enumerate(self._fragments):
-            if self._state is LearnerState.TRAINING and self._adoptions.is_due(fragment):
-                self._adoptions.adopt(index, fragment, load=self.steps == 0)
+        if self._adopt_due():
+            self._hand_overs.proceed(is_at_boundary=True)  # What has waited for just that.
         if self._finish_asked and self._state is LearnerState.TRAINING:
             self._move(LearnerMove.FINISH)
+
+    def _adopt_due(self) -> bool:
+        """Adopt what has arrived; returns whether anything had."""
+        if self._state is not LearnerState.TRAINING:
+            return False
+        due = [index for index, fragment in enumerate(self._fragments) if self._adoptions.is_due(fragment)]
+        for index in due:
+            self._adoptions.adopt(index, self._fragments[index], load=self.steps == 0)
+        return bool(due)
 
     def _rest(self, now_ns: int) -> None:
         """There is no data, and something was heard."""

@@ -108,6 +108,8 @@ class FragmentState:
         """A fetched version that waits for a step boundary."""
         self.arrived_clock = 0
         self.fetch_ns = 0
+        self.handed_over_steps = 0
+        """Steps of the process when it was handed over last."""
         self.has_snapshot = False
         """The host holds a copy as of the last step boundary."""
 

@@ -25,8 +25,8 @@ class Pace:
         self._took_steps = 0
         """Step boundaries the last body took."""
 
-    def arrived(self, took_steps: int) -> None:
-        """A body has arrived, or was given up."""
+    def ended(self, took_steps: int) -> None:
+        """A body has arrived, or was given up after so long."""
         self._took_steps = took_steps
 
     def is_behind(self, under_way_steps: Collection[int]) -> bool:

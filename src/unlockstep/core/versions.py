@@ -85,7 +85,7 @@ class Versions:
         """The syncer has died and gone on from these versions. What it had published beyond them is void: versions with
         these numbers will be others."""
         for fragment, version in zip(self._fragments, kept, strict=False):
-            fragment.fetching = None
+            self._give_up(fragment)
             if fragment.notice is not None and fragment.notice.version > version:
                 fragment.notice = None
             if fragment.arrived is not None and fragment.arrived.version > version:
@@ -132,8 +132,7 @@ class Versions:
         if fragment.fetching != fetched.version or not self._learner.may_fetch:
             self._learner.act(Discard(fetched.payload))
             return
-        fragment.fetching = None
-        self._pace.arrived(self._learner.steps - fragment.fetching_steps)
+        self._give_up(fragment)
         if fragment.notice is not None and fetched.version < fragment.notice.void_below:
             self._learner.act(Discard(fetched.payload))
         else:
@@ -149,11 +148,23 @@ class Versions:
         fragment = self._fragments[failed.fragment]
         if fragment.fetching != failed.version:
             return
-        fragment.fetching = None
+        self._give_up(fragment)
         if fragment.notice is not None and fragment.notice.version > failed.version:
             self.fetch_missing()
         else:
             self.again_ns = min(self.again_ns, now_ns + self._learner.heartbeat_ns)
+
+    def connection_lost(self) -> None:
+        """What is on its way does not come."""
+        for fragment in self._fragments:
+            self._give_up(fragment)
+
+    def _give_up(self, fragment: FragmentState) -> None:
+        """It is fetched no more, whether or not it has come. How long it took is remembered: a link that breaks before
+        anything has passed is behind, too."""
+        if fragment.fetching is not None:
+            fragment.fetching = None
+            self._pace.ended(self._learner.steps - fragment.fetching_steps)
 
     def discard_all(self) -> None:
         """Nothing that has arrived is needed any more."""

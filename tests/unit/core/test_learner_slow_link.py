@@ -15,6 +15,7 @@ from unlockstep.core.messages import (
     Disconnected,
     Farewell,
     Fenced,
+    FetchFailed,
     Finish,
     HandedOver,
     LearnerInput,
@@ -155,7 +156,7 @@ def test_what_would_be_too_old_when_it_arrives_waits_for_a_newer_base() -> None:
     for _ in range(BEHIND_STEPS):
         assert only(Upload, stage.step()) == []
     stage.fetched(5, stage.options.staleness_max)
-    (fresh,) = only(Upload, [*stage.step(), *stage.step()])
+    (fresh,) = only(Upload, stage.step())
     assert (fresh.fragment, fresh.base_version) == (5, stage.options.staleness_max)
 
 
@@ -193,6 +194,60 @@ def test_over_a_link_that_is_behind_versions_come_one_after_the_other_the_oldest
     stage.step()
     stage.step()
     assert fetched_ones(stage.fetched(P - 1, 3)) == [(0, 3)]
+
+
+@pytest.mark.parametrize("ends", ["connection", "fetch"])
+def test_a_link_that_breaks_before_anything_has_passed_is_behind_too(ends: str) -> None:
+    stage = stage_of()
+    published(stage, 1)
+    for _ in range(BEHIND_STEPS):
+        stage.step()
+    if ends == "connection":
+        stage.tell(Disconnected())
+        stage.tell(Connected())
+        begun = stage.welcome(version=1)
+    else:
+        for fragment in range(P):
+            stage.tell(FetchFailed(fragment, 1))
+        begun = stage.publish(0, 2)
+    assert len(fetched_ones(begun)) == 1
+
+
+def test_over_a_link_that_is_slow_down_alone_nothing_goes_up_that_would_be_refused() -> None:
+    """It waits for a newer base, and has lost nothing."""
+    stage = stage_of()
+    stage.step()
+    stage.step()
+    too_many = stage.options.staleness_max + 1
+    published(stage, too_many)
+    assert only(Upload, [*stage.tell(Pull(2, 2)), *stage.step()]) == []
+    stage.fetched(2, too_many)
+    (upload,) = only(Upload, stage.step())
+    assert (upload.fragment, upload.base_version, upload.c_steps) == (2, too_many, 4)
+
+
+def test_who_ends_hands_over_whatever_it_is_asked_for_since_no_newer_base_comes() -> None:
+    stage = stage_of()
+    stage.step()
+    published(stage, stage.options.staleness_max + 1)
+    stage.tell(Finish())
+    stage.step()
+    (upload,) = only(Upload, stage.tell(Pull(2, 2)))
+    assert upload.base_version == 0
+
+
+def test_turns_outlive_a_connection() -> None:
+    """After it every fragment is asked for anew, in an order that favours those that have just been handed over."""
+    stage, (first, second) = full()
+    stage.tell(Disconnected())
+    stage.tell(Connected())
+    stage.welcome(wanted=())
+    for fragment in range(P):
+        stage.tell(Pull(2 * P + fragment, fragment))
+    stage.tell(arrived(first))
+    stage.tell(arrived(second))
+    given = [upload.fragment for upload in only(Upload, stage.step())]
+    assert given == list(range(UNDER_WAY_MAX, 2 * UNDER_WAY_MAX))
 
 
 def test_a_body_that_comes_within_a_step_says_that_the_link_keeps_up() -> None:

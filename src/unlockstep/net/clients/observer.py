@@ -52,8 +52,9 @@ REPLY_BYTES_MAX = 64 * 1024 * 1024
 ANSWER_S_MAX = 30.0
 """From a question to the end of its answer. Neither is large."""
 
-NOT_NOW = (429, 502, 503, 504)
-"""Said by a syncer that has too much to do or does not lead, or by a proxy that finds none behind it: that passes."""
+NOT_NOW = frozenset({408, 429, 502, 503, 504, *range(520, 531)})
+"""Said by a syncer that has too much to do or does not lead, or by a proxy or a tunnel that finds none behind it (from
+520 on): that passes."""
 
 Parsed = TypeVar("Parsed")
 

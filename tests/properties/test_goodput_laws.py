@@ -1,4 +1,4 @@
-"""Goodput and what it lacks add up to 1, whatever is in a log."""
+"""Goodput and what it lacks are shares and add up to 1, whatever is in a log."""
 
 from __future__ import annotations
 
@@ -87,13 +87,15 @@ TAPE = Tape(
 
 def is_whole(found: Goodput) -> bool:
     parts = [getattr(found.shares, name) for name in Shares.__struct_fields__]
-    scale = max(1.0, *(abs(part) for part in parts))
-    return math.isclose(math.fsum(parts), 1, abs_tol=1e-9 * scale)
+    return math.isclose(math.fsum(parts), 1, abs_tol=1e-9) and all(0 <= part <= 1 for part in parts)
 
 
-@given(logs(), st.sampled_from([None, TAPE]), st.integers(0, 60 * SECOND))
-def test_goodput_and_what_it_lacks_add_up_to_one(events: list[Event], tape: Tape | None, until_ns: int) -> None:
-    accounting = account(events, ProtocolOptions(fragments=1), tape, until_ns)
+@given(logs(), st.sampled_from([None, TAPE]), st.integers(0, 60 * SECOND), st.booleans())
+def test_goodput_and_what_it_lacks_add_up_to_one(
+    events: list[Event], tape: Tape | None, until_ns: int, simulated: bool
+) -> None:
+    accounting = account(events, ProtocolOptions(fragments=1), tape, until_ns, simulated=simulated)
+    assert accounting.uptime is None or 0 <= accounting.uptime <= 1
     each = [learner.goodput for learner in accounting.learners if learner.goodput is not None]
     for found in (*each, *(() if accounting.goodput is None else (accounting.goodput,))):
         assert is_whole(found)

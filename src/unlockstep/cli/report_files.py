@@ -95,7 +95,7 @@ def write_trace(run: Reported, path: Path) -> None:
     possible = Possible(tokens_per_s, found.config.protocol.fragments, window_ns) if tokens_per_s else None
     try:
         with whole(path) as partial, partial.open("w", encoding="utf-8") as file:
-            write(found.events, file, found.header.run, found.tape, possible)
+            write(found.events, file, found.header.run, found.tape, possible, simulated=found.simulated)
     except OSError as error:
         raise _unwritable(path, error, "--trace") from None
 

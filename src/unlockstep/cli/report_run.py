@@ -87,7 +87,8 @@ def sum_up(found: FoundRun, told: tuple[str, str] | None = None) -> tuple[Summar
 
     extent = Extent()
     try:
-        accounting = account(extent.through(_passing(found.events, None)), found.config.protocol, found.tape)
+        events = extent.through(_passing(found.events, None))
+        accounting = account(events, found.config.protocol, found.tape, simulated=found.simulated)
     except LookupError:
         return None
     ending, sentence = told or _ending(found.folder, accounting, found.config)

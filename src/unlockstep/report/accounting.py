@@ -8,7 +8,6 @@ Times are the syncer's (``at_ns``), except the duration of an inner step, which 
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import math
 import statistics
@@ -31,14 +30,11 @@ from unlockstep.core.events import (
     LearnerAway,
     LearnerDeparted,
     LearnerJoined,
-    LearnerLeaving,
-    LearnerLive,
     RolledBack,
     RoundClosed,
     RoundEmpty,
     RoundOpened,
     RunFinished,
-    RunFinishing,
     StepReported,
     SyncerResumed,
     TokensOverwritten,
@@ -46,10 +42,12 @@ from unlockstep.core.events import (
 from unlockstep.core.ids import NEVER_NS
 from unlockstep.core.ledger import Ledger
 from unlockstep.core.options import ProtocolOptions
-from unlockstep.core.reasons import NOT_ENTERED, DepartureReason, Recovered, RefusalReason
+from unlockstep.core.reasons import NOT_ENTERED, DepartureReason, RefusalReason
 from unlockstep.core.status import LedgerStatus, Score
 from unlockstep.core.sync_round import RoundMemory
 from unlockstep.report.goodput import Goodput, RosterTime
+from unlockstep.report.presence import Absence, Presence, Union
+from unlockstep.report.tape_time import TapeTime
 from unlockstep.tape import Tape
 
 
@@ -59,24 +57,6 @@ class Spread(msgspec.Struct, frozen=True):
     count: int
     median_ns: int
     largest_ns: int
-
-
-class Absence(msgspec.Struct, frozen=True):
-    """A stretch in which a learner that had been live was not, before the run began to finish."""
-
-    learner: str
-    gone_ns: int
-    """Its connection broke, or it departed."""
-    reason: DepartureReason | None
-    """Why it departed; None: it had only lost its connection."""
-    joined_ns: int | None
-    """It joined again; None: never."""
-    live_ns: int | None
-    """It finished its first inner step after that."""
-    contributed_ns: int | None
-    """Its first contribution after that was accepted."""
-    recovered: Recovered | None = None
-    """Where it then had its inner optimizer's state from; None: it has not come back, or begun the run anew."""
 
 
 class DataAccount(msgspec.Struct, frozen=True):
@@ -150,7 +130,8 @@ class Accounting(msgspec.Struct, frozen=True):
     participation: float | None
     """Mean over closed rounds of participants over live learners, each at most 1."""
     downtime_ns: int
-    """Time between the first learner becoming live and the end in which no learner was live."""
+    """Time of ``duration_ns`` in which no learner trained, by all that was ever heard: one that trained on while it had
+    no connection, or the run no syncer, counts as training once it has reported it."""
     rounds_committed: int
     rounds_empty: int
     staleness: dict[int, int]
@@ -173,13 +154,21 @@ class Accounting(msgspec.Struct, frozen=True):
     """By how many sequences the syncer's totals and the log differ at the end: granted and returned, summed over
     learners, and trained. Exactly 0."""
     uptime: float | None = None
-    """Share of ``duration_ns`` in which at least one learner was live; None if nobody ever was."""
+    """Share of ``duration_ns`` in which at least one learner trained: 1 less ``downtime_ns`` of it; None if nobody ever
+    was live."""
+    without_syncer_ns: int = 0
+    """Time of ``duration_ns`` from the last event of a life of the syncer to the beginning of the next."""
     goodput: Goodput | None = None
     """None if nobody was on the roster."""
 
 
 def account(
-    events: Iterable[Event], options: ProtocolOptions, tape: Tape | None = None, until_ns: int = 0
+    events: Iterable[Event],
+    options: ProtocolOptions,
+    tape: Tape | None = None,
+    until_ns: int = 0,
+    *,
+    simulated: bool = True,
 ) -> Accounting:
     """What a run's events amount to.
 
@@ -189,9 +178,11 @@ def account(
         options: protocol settings of the run.
         tape: what was done to it, if it is known: then its roster is that of the tape.
         until_ns: how long the run is known to have gone on where its log does not end, ns.
+        simulated: whether its time was virtual: so it is known when the time of the tape began.
     """
-    roster = RosterTime(tape, until_ns)
-    tokens, presence, steps, rounds = _Tokens(options), _Presence(), _Steps(), _Rounds()
+    tokens, presence, steps, rounds = _Tokens(options), Presence(), _Steps(), _Rounds()
+    tape_time = TapeTime(tape, simulated)
+    roster = RosterTime(tape_time, until_ns, presence.worked)
     evaluations: list[Validation] = []
     last_ns, clock, ended, under_way = 0, 0, False, 0
     dealt: DataStatus | None = None
@@ -211,6 +202,7 @@ def account(
         presence.see(event)
         steps.see(event)
         rounds.see(event, presence.live)
+        tape_time.see(event)
         roster.see(event)
         if isinstance(event, RoundOpened | RunFinished):
             clock, ended = max(clock, event.clock), isinstance(event, RunFinished)
@@ -219,6 +211,7 @@ def account(
     presence.end(last_ns)
     ledgers = {name: mine.status() for name, mine in tokens.ledgers.items()}
     goodput, each = roster.account(ledgers)
+    downtime_ns = presence.downtime_ns({name: spread(gaps_ns).median_ns for name, (_, gaps_ns) in steps.gaps.items()})
     duration_ns = 0 if presence.first_live_ns is None else last_ns - presence.first_live_ns
     shares = rounds.shares
     return Accounting(
@@ -231,7 +224,8 @@ def account(
             _learner(name, tokens, presence, steps, rounds, data, each.get(name)) for name in sorted(presence.starts)
         ),
         participation=sum(shares) / len(shares) if shares else None,
-        downtime_ns=presence.downtime_ns,
+        downtime_ns=downtime_ns,
+        without_syncer_ns=presence.without_syncer_ns,
         rounds_committed=len(rounds.commit_ns),
         rounds_empty=rounds.empty,
         staleness=dict(sorted(rounds.staleness.items())),
@@ -244,7 +238,7 @@ def account(
         rolled_back=happened[RolledBack],
         data=dealt,
         data_balance=0 if dealt is None else data.difference(dealt),
-        uptime=1 - presence.downtime_ns / duration_ns if duration_ns else None,
+        uptime=1 - downtime_ns / duration_ns if duration_ns else None,
         goodput=goodput,
     )
 
@@ -281,13 +275,13 @@ def _number(value: float) -> float | None:
 def _learner(
     name: str,
     tokens: _Tokens,
-    presence: _Presence,
+    presence: Presence,
     steps: _Steps,
     rounds: _Rounds,
     data: _Data,
     goodput: Goodput | None,
 ) -> LearnerAccount:
-    others_down = _Stretches(
+    others_down = Union(
         (absence.gone_ns, NEVER_NS if absence.live_ns is None else absence.live_ns)
         for absence in presence.absences
         if absence.learner != name
@@ -349,25 +343,6 @@ class _Data:
             + abs(self._returned.total() - dealt.returned)
             + abs(self._trained.total() - dealt.reached - dealt.ahead - dealt.repeated)
         )
-
-
-class _Stretches:
-    """Stretches of time, overlapping ones joined: a run may hold a million steps and thousands of absences."""
-
-    def __init__(self, stretches: Iterable[tuple[int, int]]) -> None:
-        self._begins: list[int] = []
-        self._ends: list[int] = []
-        for begin_ns, end_ns in sorted(stretches):
-            if self._ends and begin_ns <= self._ends[-1]:
-                self._ends[-1] = max(self._ends[-1], end_ns)
-            else:
-                self._begins.append(begin_ns)
-                self._ends.append(end_ns)
-
-    def overlap(self, begin_ns: int, end_ns: int) -> bool:
-        """Whether any of them shares time with this one."""
-        before = bisect.bisect_left(self._begins, end_ns)
-        return before > 0 and self._ends[before - 1] > begin_ns
 
 
 class _Tokens:
@@ -545,93 +520,6 @@ class _Tokens:
             else:
                 self.ledger(learner).finish({})
         self._has_ended = True
-
-
-class _Presence:
-    """Who is live, and who was away from when to when."""
-
-    def __init__(self) -> None:
-        self.live: set[str] = set()
-        self.starts: Counter[str] = Counter()
-        self.first_live_ns: int | None = None
-        self.downtime_ns = 0
-        self.absences: list[Absence] = []
-        self._latest: dict[str, int] = {}
-        """Learner -> its latest absence."""
-        self._down_since_ns: int | None = None
-        self._is_finishing = False
-        self._seen_ns = 0
-        """When the last event happened: a syncer that has died had been there until then, as far as anybody knows."""
-
-    def see(self, event: Event) -> None:
-        match event:
-            case SyncerResumed():
-                self._is_finishing = False
-                for learner in sorted(self.live):
-                    self._goes(learner, self._seen_ns)
-                if self.first_live_ns is not None and self._down_since_ns is None:  # It had been reaching its end.
-                    self._down_since_ns = self._seen_ns
-            case LearnerJoined():
-                self.starts[event.learner] += not event.resumed
-                self._goes(event.learner, event.at_ns)
-                self._returns(event.learner, joined_ns=event.at_ns)
-            case LearnerLive():
-                self._comes(event.learner, event.at_ns, event.recovered)
-            case LearnerAway() | LearnerLeaving():
-                self._goes(event.learner, event.at_ns)
-            case LearnerDeparted():
-                self._goes(event.learner, event.at_ns)
-                self._departs(event.learner, event.reason)
-            case ContributionAccepted():
-                self._contributes(event.learner, event.at_ns)
-            case RunFinishing():
-                self._is_finishing = True
-                self.end(event.at_ns)
-        self._seen_ns = event.at_ns
-
-    def end(self, now_ns: int) -> None:
-        """Somebody is live, or the run has reached its end: what follows is no downtime."""
-        if self._down_since_ns is not None:
-            self.downtime_ns += now_ns - self._down_since_ns
-            self._down_since_ns = None
-
-    def _comes(self, learner: str, now_ns: int, recovered: Recovered | None) -> None:
-        self.live.add(learner)
-        self.end(now_ns)
-        if self.first_live_ns is None:
-            self.first_live_ns = now_ns
-        self._returns(learner, live_ns=now_ns, recovered=recovered)
-
-    def _goes(self, learner: str, now_ns: int) -> None:
-        if learner not in self.live:
-            return
-        self.live.remove(learner)
-        if self._is_finishing:
-            return
-        if not self.live:
-            self._down_since_ns = now_ns
-        self._latest[learner] = len(self.absences)
-        self.absences.append(Absence(learner, now_ns, None, None, None, None))
-
-    def _departs(self, learner: str, reason: DepartureReason) -> None:
-        index = self._latest.get(learner)
-        if index is not None and self.absences[index].joined_ns is None:
-            self.absences[index] = msgspec.structs.replace(self.absences[index], reason=reason)
-
-    def _contributes(self, learner: str, now_ns: int) -> None:
-        index = self._latest.get(learner)
-        if index is None:
-            return
-        absence = self.absences[index]
-        if absence.joined_ns is not None and absence.contributed_ns is None:
-            self.absences[index] = msgspec.structs.replace(absence, contributed_ns=now_ns)
-
-    def _returns(self, learner: str, **change: object) -> None:
-        """It has joined again, or taken its first step after that."""
-        index = self._latest.get(learner)
-        if index is None or self.absences[index].live_ns is not None:
-            return
-        self.absences[index] = msgspec.structs.replace(self.absences[index], **change)
 
 
 class _Steps:

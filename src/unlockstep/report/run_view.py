@@ -84,7 +84,13 @@ def read_view(
 
     def timeline(first_ns: int, last_ns: int) -> TimelineReader:
         return TimelineReader(
-            begin_ns=first_ns, end_ns=last_ns, learners=learners, zero_ns=begin_ns, undisturbed_ns=steps_ns, tape=tape
+            begin_ns=first_ns,
+            end_ns=last_ns,
+            learners=learners,
+            zero_ns=begin_ns,
+            undisturbed_ns=steps_ns,
+            tape=tape,
+            simulated=simulated,
         )
 
     curves, rounds, whole = CurvesReader(begin_ns, end_ns, len(learners)), RoundsReader(), timeline(begin_ns, end_ns)

@@ -19,7 +19,8 @@ from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 from unlockstep.core.reasons import DepartureReason, Recovered
 from unlockstep.core.status import LedgerStatus
 from unlockstep.core.words import counted
-from unlockstep.report.accounting import Absence, Accounting, LearnerAccount, Validation
+from unlockstep.report.accounting import Accounting, LearnerAccount, Validation
+from unlockstep.report.presence import Absence
 
 SHARE_WORDS = {
     "merged": "merged",
@@ -122,7 +123,8 @@ def _facts(accounting: Accounting) -> Table:
     facts.add_row("goodput", _goodput(accounting))
     facts.add_row("global downtime", duration(accounting.downtime_ns))
     if accounting.resumed:
-        facts.add_row("syncer", f"went on {_times(accounting.resumed)} from what it had saved")
+        gone = duration(accounting.without_syncer_ns)
+        facts.add_row("syncer", f"went on {_times(accounting.resumed)} from what it had saved, and was gone for {gone}")
     if accounting.rolled_back:
         facts.add_row("parameters", f"went back {_times(accounting.rolled_back)} to an earlier state")
     facts.add_row("participation", _participation(accounting))

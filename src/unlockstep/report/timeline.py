@@ -29,7 +29,8 @@ from unlockstep.core.events import (
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 from unlockstep.report import figures
 from unlockstep.report.figures import coordinate, text
-from unlockstep.report.stretches import Attendance, Doing
+from unlockstep.report.stretches import Attendance, Doing, Stretch
+from unlockstep.report.tape_time import TapeTime
 from unlockstep.tape import SYNCER, Tape
 
 COLUMNS_MAX = 1200
@@ -58,6 +59,9 @@ LEVELS = 20
 
 KINDS = ("computing", "slowed", "waiting", "recovering", "away", "down")
 """What a column shows, from bottom to top; names of colours."""
+
+UNHEARD = "unheard"
+"""A line above what a column shows: computing of which nobody heard until it was over; name of a colour."""
 
 ROUND_KINDS = ("collecting", "grace", "merging")
 """Of a round: until its quorum is in, until it closes, until its version is durable; names of colours."""
@@ -155,6 +159,7 @@ def read_timeline(
     zero_ns: int | None = None,
     undisturbed_ns: Mapping[str, int] | None = None,
     tape: Tape | None = None,
+    simulated: bool = True,
 ) -> Timeline:
     """What is to be drawn of a run, or of a part of it (``TimelineReader``)."""
     reader = TimelineReader(
@@ -164,6 +169,7 @@ def read_timeline(
         zero_ns=zero_ns,
         undisturbed_ns=undisturbed_ns,
         tape=tape,
+        simulated=simulated,
     )
     for event in events:
         reader.see(event)
@@ -179,7 +185,8 @@ class TimelineReader:
         zero_ns: what the axis calls 0 s; None: the beginning of the part.
         undisturbed_ns: how long a step of each takes undisturbed; what a step takes beyond that is drawn as
             ``slowed`` where it is as much again.
-        tape: what was done to the run; its time begins with the first step.
+        tape: what was done to the run.
+        simulated: whether its time was virtual.
     """
 
     def __init__(
@@ -191,6 +198,7 @@ class TimelineReader:
         zero_ns: int | None = None,
         undisturbed_ns: Mapping[str, int] | None = None,
         tape: Tape | None = None,
+        simulated: bool = True,
     ) -> None:
         shown = list(learners)[:ROWS_MAX]
         columns = max(60, min(COLUMNS_MAX, CELLS_MAX // max(1, len(shown))))
@@ -209,15 +217,14 @@ class TimelineReader:
             syncer=Row(columns),
         )
         self._undisturbed_ns = undisturbed_ns or {}
-        self._tape = tape
-        self._attendance = Attendance(self._take)
-        self._until_ns: dict[str, int] = {}
-        self._origin_ns: int | None = None
+        self._tape = TapeTime(tape, simulated)
+        self._attendance = Attendance(self._take, self._tape)
         self._opened: dict[int, int] = {}
         self._closed: dict[int, RoundClosed] = {}
         self._seen_ns = 0
 
     def see(self, event: Event) -> None:
+        self._tape.see(event)
         self._attendance.see(event)
         match event:
             case RoundOpened():
@@ -242,11 +249,10 @@ class TimelineReader:
     def timeline(self) -> Timeline:
         """There are no more events."""
         self._attendance.finish()
-        actions = () if self._tape is None else self._tape.actions
-        for action in actions:
+        for at_ns, action in self._tape.actions():
             what = f"{type(action).__name__.lower()} {action.target}"
             learner = "" if action.target == SYNCER else action.target
-            self._mark(action.at_ns + (self._origin_ns or 0), f"tape: {what}", learner)
+            self._mark(at_ns, f"tape: {what}", learner)
         timeline = self._timeline
         if len(timeline.marks) > MARKS_MAX:  # What happened to the run as a whole comes first.
             kept = [mark for mark in timeline.marks if not mark.learner][:MARKS_MAX]
@@ -259,29 +265,34 @@ class TimelineReader:
         if timeline.begin_ns <= at_ns <= timeline.end_ns:
             timeline.marks.append(Mark(at_ns, what, learner))
 
-    def _take(self, learner: str, doing: Doing, begin_ns: int, end_ns: int, tokens: float) -> None:
-        if doing is Doing.COMPUTING and self._origin_ns is None:
-            self._origin_ns = begin_ns
+    def _take(self, stretch: Stretch) -> None:
+        learner, doing, begin_ns, end_ns = stretch.learner, stretch.doing, stretch.begin_ns, stretch.end_ns
         row = self._timeline.rows.get(learner)
         if row is None:
             return
-        begin_ns = max(begin_ns, self._until_ns.get(learner, 0))
-        self._until_ns[learner] = max(begin_ns, end_ns)
-        own_ns = self._undisturbed_ns.get(learner, 0)
-        if doing is Doing.COMPUTING:
-            if own_ns and end_ns - begin_ns > 2 * own_ns:
-                self._put(row, "slowed", begin_ns, end_ns - own_ns, f"{learner}: a step takes longer")
-                begin_ns = end_ns - own_ns
-            self._put(row, doing.value, begin_ns, end_ns, "")
-        else:
+        if doing is not Doing.COMPUTING:
             said = "" if doing is Doing.WAITING else f"{learner}: {doing.value}"
             self._put(row, doing.value, begin_ns, end_ns, said)
+            return
+        if stretch.unheard:
+            said = f"{learner}: computing; nobody heard of it until it was over"
+            self._put(row, UNHEARD, begin_ns, end_ns, said)
+        own_ns = self._undisturbed_ns.get(learner, 0)
+        is_one = bool(stretch.step_ns) or not stretch.unheard
+        if is_one and own_ns and end_ns - begin_ns > 2 * own_ns:
+            self._put(row, "slowed", begin_ns, end_ns - own_ns, f"{learner}: a step takes longer")
+            begin_ns = end_ns - own_ns
+        self._put(row, doing.value, begin_ns, end_ns, "")
 
     def _put(self, row: Row, kind: str, begin_ns: int, end_ns: int, said: str) -> None:
         timeline, unit_ns = self._timeline, self._timeline.unit_ns
         row.add(kind, (begin_ns - timeline.begin_ns) / unit_ns, (end_ns - timeline.begin_ns) / unit_ns, unit_ns)
-        is_seen = begin_ns < timeline.end_ns and end_ns > timeline.begin_ns and end_ns - begin_ns > unit_ns
-        if said and is_seen and len(row.incidents) < INCIDENTS_MAX:
+        if not said or begin_ns >= timeline.end_ns or end_ns <= timeline.begin_ns:
+            return
+        latest = row.incidents[-1] if row.incidents else None
+        if latest is not None and latest.what == said and latest.end_ns == begin_ns:
+            row.incidents[-1] = Span(latest.begin_ns, end_ns, said)
+        elif len(row.incidents) < INCIDENTS_MAX and end_ns - begin_ns > unit_ns / 2:
             row.incidents.append(Span(begin_ns, end_ns, said))
 
     def _round(self, event: FragmentCommitted) -> None:
@@ -308,6 +319,8 @@ class TimelineReader:
 
 _LEFT, _WIDE, _ROW, _LANE = 96, 1000, 20, 8
 """Room for names; of the drawing; height of a row, and of a lane of rounds; px."""
+
+UNHEARD_TALL = 3
 
 
 def timeline_svg(timeline: Timeline, title: str, *, names: bool = True) -> str:
@@ -415,6 +428,8 @@ def _row_parts(
     parts = []
     for kind, path in _paths(row, KINDS, left, top, tall, unit_ns):
         parts.append(f'<path class="mark" fill="var(--{kind})" d="{path}"><title>{kind}</title></path>')
+    for _, path in _paths(row, (UNHEARD,), left, top - 2, UNHEARD_TALL, unit_ns):
+        parts.append(f'<path class="mark" fill="var(--{UNHEARD})" d="{path}"/>')
     for span in row.incidents:
         begin, end = x(span.begin_ns), x(span.end_ns)
         said = text(f"{span.what}, {_seconds(span.end_ns - span.begin_ns)}")

@@ -38,7 +38,8 @@ from unlockstep.core.events import (
     SyncerResumed,
 )
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
-from unlockstep.report.stretches import Attendance, Doing
+from unlockstep.report.stretches import Attendance, Doing, Stretch
+from unlockstep.report.tape_time import TapeTime
 from unlockstep.tape import SYNCER, Tape
 
 SYNCER_PROCESS = 1
@@ -62,7 +63,13 @@ class Possible:
 
 
 def write(
-    events: Iterable[Event], file: TextIO, run: str, tape: Tape | None = None, possible: Possible | None = None
+    events: Iterable[Event],
+    file: TextIO,
+    run: str,
+    tape: Tape | None = None,
+    possible: Possible | None = None,
+    *,
+    simulated: bool = True,
 ) -> None:
     """Write the trace of a run.
 
@@ -70,17 +77,18 @@ def write(
         events: in the order they were logged.
         file: where to; from its beginning.
         run: its name.
-        tape: what was done to it; its time begins with the first step.
+        tape: what was done to it.
         possible: what goodput is measured by; None: there is no counter of it.
+        simulated: whether its time was virtual.
     """
-    trace = _Trace(file, run, tape, possible)
+    trace = _Trace(file, run, TapeTime(tape, simulated), possible)
     for event in events:
         trace.see(event)
     trace.close()
 
 
 class _Trace:
-    def __init__(self, file: TextIO, run: str, tape: Tape | None, possible: Possible | None) -> None:
+    def __init__(self, file: TextIO, run: str, tape: TapeTime, possible: Possible | None) -> None:
         self._file = file
         self._possible = possible
         self._merged, self._merged_ns = 0.0, 0
@@ -95,14 +103,14 @@ class _Trace:
         self._live: set[str] = set()
         self._opened: dict[int, RoundOpened] = {}
         self._closed: dict[int, RoundClosed] = {}
-        self._origin_ns: int | None = None
         self._last_ns = 0
-        self._attendance = Attendance(self._take)
+        self._attendance = Attendance(self._take, tape)
         file.write('{"displayTimeUnit":"ms","traceEvents":[')
         self._name(SYNCER_PROCESS, f"syncer of {run}")
         self._name(SYNCER_PROCESS, "run", RUN_TRACK)
 
     def see(self, event: Event) -> None:
+        self._tape.see(event)
         self._attendance.see(event)
         self._last_ns = event.at_ns
         match event:
@@ -143,18 +151,19 @@ class _Trace:
     def close(self) -> None:
         """There are no more events."""
         self._attendance.finish()
-        for action in () if self._tape is None else self._tape.actions:
+        for at_ns, action in self._tape.actions():
             process = SYNCER_PROCESS if action.target == SYNCER else self._process(action.target)
             track = RUN_TRACK if process == SYNCER_PROCESS else STRETCHES
             what = f"tape: {type(action).__name__.lower()}"
-            self._instant(what, action.at_ns + (self._origin_ns or 0), process, track)
+            self._instant(what, at_ns, process, track)
         self._file.write("\n]}\n")
 
-    def _take(self, learner: str, doing: Doing, begin_ns: int, end_ns: int, tokens: float) -> None:
-        if doing is Doing.COMPUTING and self._origin_ns is None:
-            self._origin_ns = begin_ns
-        name = "step" if doing is Doing.COMPUTING else doing.value
-        self._slice(name, begin_ns, end_ns, self._process(learner), STRETCHES, {"tokens": tokens})
+    def _take(self, stretch: Stretch) -> None:
+        name = "step" if stretch.step_ns else "steps" if stretch.unheard else stretch.doing.value
+        name = "step" if name == Doing.COMPUTING.value else name
+        process = self._process(stretch.learner)
+        arguments = {"tokens": stretch.tokens, **({"unheard": True} if stretch.unheard else {})}
+        self._slice(name, stretch.begin_ns, stretch.end_ns, process, STRETCHES, arguments)
 
     def _count(self, event: StepReported | EvaluationReported | BytesMoved) -> None:
         match event:
@@ -211,10 +220,11 @@ class _Trace:
     def _goodput(self, event: FragmentCommitted) -> None:
         """Since the last value, over what all learners could have trained, there or not."""
         possible = self._possible
-        if possible is None or self._origin_ns is None:
+        first_ns = self._tape.first_step_ns
+        if possible is None or first_ns is None:
             return
         self._merged += event.tokens / possible.fragments
-        since_ns = event.at_ns - max(self._merged_ns, self._origin_ns)
+        since_ns = event.at_ns - max(self._merged_ns, first_ns)
         if since_ns >= possible.window_ns:
             value = self._merged / (possible.tokens_per_s * since_ns / NANOSECONDS_PER_SECOND)
             self._counter("goodput", event.at_ns, value)

@@ -32,7 +32,8 @@ from unlockstep.core.options import ProtocolOptions
 from unlockstep.core.reasons import DepartureReason, RefusalReason, WindowReason
 from unlockstep.core.status import LedgerStatus, Score, Status
 from unlockstep.learners.toy import ToyBackend
-from unlockstep.report.accounting import Absence, Accounting, LearnerAccount, Spread, Validation, account, spread
+from unlockstep.report.accounting import Accounting, LearnerAccount, Spread, Validation, account, spread
+from unlockstep.report.presence import Absence
 from unlockstep.sim.world import World
 
 MS = 1_000_000
@@ -248,6 +249,24 @@ def test_time_without_a_syncer_counts_as_down_from_the_last_that_is_known_of_it(
     resumed = [SyncerResumed(9, 2, 1, (0,)), joined(10, resumed=True), live(11)]
     accounting = tell(*START, step(4, tokens=20), *resumed, finished(20))
     assert accounting.downtime_ns == 11 - 4
+
+
+def test_who_trained_on_without_a_syncer_or_a_connection_was_no_downtime() -> None:
+    """Three steps of 1 ns until 4, six more that were reported when it was back, one of them by itself."""
+    first = [StepReported(at, "a", 1, at, at, 10 * at, 1, 2.0) for at in (2, 3, 4)]
+    later = [live(11), StepReported(11, "a", 1, 10, 10, 100, 1, 2.0)]
+    back = [joined(10, resumed=True), *later, finished(20)]
+    resumed = tell(*START, *first, SyncerResumed(9, 2, 1, (0,)), *back)
+    assert (resumed.downtime_ns, resumed.uptime, resumed.without_syncer_ns) == (1, 1 - 1 / 19, 9 - 4)
+    cut = tell(*START, *first, LearnerAway(5, "a", 1), *back)
+    assert (cut.downtime_ns, cut.without_syncer_ns) == (1, 0)
+
+
+def test_a_step_in_which_a_process_stood_still_keeps_nobody_up_but_at_its_end() -> None:
+    first = [StepReported(at, "a", 1, at, at, 10 * at, 1, 2.0) for at in (2, 3, 4)]
+    gone = [LearnerAway(6, "a", 1), joined(104, resumed=True), live(104)]
+    stood = StepReported(104, "a", 1, 5, 5, 50, 100, 2.0)
+    assert tell(*START, *first, *gone, stood, finished(200)).downtime_ns == 104 - 6 - 2
 
 
 def test_so_does_the_time_between_an_orderly_stop_and_the_next_life() -> None:

@@ -178,7 +178,22 @@ def test_without_a_step_there_is_no_goodput() -> None:
     assert account([joined(0)], ProtocolOptions(fragments=1)).goodput is None
 
 
+def test_steps_that_were_faster_than_the_median_one_make_no_goodput_above_one() -> None:
+    found = goodput(joined(0), steps(0, 3), steps(3, 2, first=4, each=0.5), merged(4, 50), finishing(4))
+    assert nonzero(found.shares) == {"merged": 1.0} and found.tokens_per_s == pytest.approx(10)
+
+
 # ------------------------------------------------------------------------------------------- with a tape
+
+
+def test_the_tape_of_a_real_run_begins_when_all_its_learners_have_taken_a_step() -> None:
+    """At 2 s: so b leaves at 5 s, and what a does before counts."""
+    tape = told(Leave(at_ns=3 * SECOND, target="b"), learners=("a", "b"))
+    story = [*steps(0, 10), *steps(1, 4, "b"), departed(5, DepartureReason.LEFT, "b"), *merged(10, 100), finishing(10)]
+    events = sorted([joined(0), joined(0, "b"), *story], key=lambda event: event.at_ns)
+    for simulated, roster_s in ((False, 10 + 5), (True, 10 + 3)):
+        found = account(events, ProtocolOptions(fragments=1), tape, simulated=simulated).goodput
+        assert found is not None and found.roster_ns == roster_s * SECOND
 
 
 def told(*actions: Action, learners: tuple[str, ...] = ("a",), end: float = 20) -> Tape:
@@ -186,10 +201,11 @@ def told(*actions: Action, learners: tuple[str, ...] = ("a",), end: float = 20) 
 
 
 def test_on_a_tape_a_step_counts_as_at_the_learners_own_speed() -> None:
-    """Nine of ten steps were slowed down to half the speed: the median step is not the undisturbed one."""
+    """Nine of ten steps were slowed down to half the speed: the median step is not the undisturbed one. Without the
+    tape the two that were faster count as fast as they were."""
     tape = told(Slow(at_ns=2 * SECOND, target="a", factor=2.0))
     story = [joined(0), steps(0, 2), steps(2, 9, first=3, each=2.0), merged(20, 110), finishing(20)]
-    assert goodput(*story).goodput == pytest.approx(1.1)
+    assert goodput(*story).goodput == pytest.approx(1)
     assert nonzero(goodput(*story, tape=tape).shares) == {"merged": 110 / 200, "slowed": 90 / 200}
 
 

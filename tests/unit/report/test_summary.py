@@ -7,8 +7,9 @@ import pytest
 
 from support.statuses import SECOND_NS, ledger_status
 from unlockstep.core.reasons import DepartureReason
-from unlockstep.report.accounting import Absence, Accounting, LearnerAccount, Spread, Validation, total
+from unlockstep.report.accounting import Accounting, LearnerAccount, Spread, Validation, total
 from unlockstep.report.goodput import Goodput, Shares
+from unlockstep.report.presence import Absence
 from unlockstep.report.summary import Files, Summary, duration, plain
 
 MS = 1_000_000

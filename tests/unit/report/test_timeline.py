@@ -10,7 +10,7 @@ from support.logs import GOOD, joined, live, step
 from unlockstep.core.events import Event, LearnerAway, LearnerDeparted, StepReported, SyncerResumed
 from unlockstep.core.reasons import DepartureReason
 from unlockstep.report.figures import standalone
-from unlockstep.report.timeline import Row, Timeline, read_timeline, timeline_svg
+from unlockstep.report.timeline import Row, Timeline, TimelineReader, read_timeline, timeline_svg
 from unlockstep.tape import Kill, Restart, Tape
 
 MS = 1_000_000
@@ -83,6 +83,24 @@ def test_what_a_tape_does_is_a_mark_on_its_row() -> None:
     tape = Tape(name="dawn", learners=("a", "b"), actions=(Kill(at_ns=250 * MS, target="b"),))
     mark = timeline(tape=tape).marks[0]
     assert (mark.what, mark.learner, mark.at_ns) == ("tape: kill b", "b", 250 * MS)
+
+
+def test_the_tape_of_a_real_run_is_drawn_from_when_all_have_taken_a_step() -> None:
+    tape = Tape(name="dawn", learners=("a", "b"), actions=(Kill(at_ns=250 * MS, target="b"),))
+    reader = TimelineReader(begin_ns=0, end_ns=600 * MS, learners=("a", "b"), tape=tape, simulated=False)
+    for event in GOOD:
+        reader.see(event)
+    assert reader.timeline().marks[0].at_ns == 350 * MS
+    late = TimelineReader(begin_ns=0, end_ns=600 * MS, learners=("a", "b", "c"), tape=None, simulated=False)
+    assert late.timeline().marks == []
+
+
+def test_what_nobody_heard_of_in_time_is_drawn_as_computing_with_a_line() -> None:
+    story = (joined(0, "a"), live(100, "a"), step(100, "a", 1), LearnerAway(110 * MS, "a", 1),
+             joined(400, "a", resumed=True), step(500, "a", 4))  # fmt: skip
+    row = timeline(story).rows["a"]
+    assert spent_ms(row) == {"computing": 400, "unheard": 200, "away": 100}
+    assert 'fill="var(--unheard)"' in timeline_svg(timeline(story), "t")
 
 
 def test_of_too_many_marks_those_of_single_learners_are_left_out() -> None:

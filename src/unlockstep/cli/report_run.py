@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,9 +59,16 @@ def find_run(run: Path) -> FoundRun:
     from unlockstep import tape as tapes
     from unlockstep.cli.run_folder import CONFIG_FILE, RUN_LOG_FILE, TAPE_FILE
     from unlockstep.core.errors import UsageError
+    from unlockstep.core.words import counted
 
     folder, log_file = (run, run / RUN_LOG_FILE) if run.is_dir() else (run.parent, run)
     if not log_file.is_file():
+        inside = sorted(entry.parent for entry in run.glob(f"*/{RUN_LOG_FILE}")) if run.is_dir() else []
+        if inside:
+            raise UsageError(
+                f"{run} is a folder of {counted(len(inside), 'run')}, and no run; name the runs themselves: "
+                f"unlockstep report {run}/*"
+            )
         raise UsageError(f"there is no run log {log_file}; give the folder of a run, or the {RUN_LOG_FILE} in it")
     header, events = runlog.read(log_file)
     config_file = folder / CONFIG_FILE
@@ -98,10 +106,60 @@ def sum_up(found: FoundRun, told: tuple[str, str] | None = None) -> tuple[Summar
 
 def view_of(found: FoundRun, summary: Summary, extent: Extent, label: str) -> RunView:
     """What is to be drawn of a run."""
+    from unlockstep.report.accounting import account
     from unlockstep.report.run_view import read_view
 
-    events = _passing(found.events, extent.count)
-    return read_view(events, summary, extent, label=label, simulated=found.simulated, tape=found.tape)
+    def until(at_ns: int) -> Accounting:
+        events = takewhile(lambda event: event.at_ns <= at_ns, found.events)
+        return account(events, found.config.protocol, found.tape, simulated=found.simulated)
+
+    return read_view(
+        _passing(found.events, extent.count),
+        summary,
+        extent,
+        label=label,
+        simulated=found.simulated,
+        tape=found.tape,
+        settings=settings_of(found),
+        until=until,
+    )
+
+
+def settings_of(found: FoundRun) -> tuple[tuple[str, str], ...]:
+    """The main settings of a run, for people; and what has written this report."""
+    from unlockstep import __version__
+
+    config = found.config
+    protocol, outer, codec = config.protocol, config.outer, config.codec
+    length = f"{config.run.tokens:,} tokens" if config.run.tokens else f"{config.run.steps:,} steps"
+    momentum = f", momentum {outer.momentum:g}" if outer.momentum else ""
+    blend = f", alpha = {config.adoption.blend_alpha:g}" if config.adoption.mode.value == "blend" else ""
+    up = codec.upload.value + (f", {codec.upload_packing.value}" if codec.upload_packing.value != "none" else "")
+    batch = config.inner.batch_size * config.inner.accumulation
+    learners = len(found.tape.learners) if found.tape is not None else config.local.learners
+    rows = [
+        ("model", config.model.spec),
+        ("data", f"{config.data.source}, {config.data.tokenizer}, {config.data.sequence_length:,} tokens a sequence"),
+        ("seed", f"{config.run.seed}"),
+        ("length", length),
+        ("learners at the start", f"{learners}"),
+        ("fragments (P)", f"{protocol.fragments}"),
+        ("steps between rounds of a fragment (H)", f"{protocol.interval_steps}"),
+        ("overlap (tau)", f"{protocol.overlap_steps} steps"),
+        ("quorum (K)", f"{protocol.quorum}"),
+        ("grace window", f"{protocol.grace_factor:g} of the slack"),
+        ("merge", outer.merge.value),
+        ("outer optimizer", f"{outer.optimizer}, rate {outer.learning_rate:g}{momentum}"),
+        ("inner steps", f"rate {config.inner.learning_rate:g}, batch {batch}, {config.inner.schedule}"),
+        ("adoption", f"{config.adoption.mode.value}{blend}"),
+        ("codec", f"{up} up, {codec.download.value} down"),
+    ]
+    if found.simulated:
+        rows.append(("virtual step", f"{config.virtual.step_s:g} s"))
+    if found.tape is not None:
+        rows.append(("tape", found.tape.name))
+    rows.append(("report written by", f"unlockstep {__version__}"))
+    return tuple(rows)
 
 
 def stopped_early(accounting: Accounting, config: RunConfig) -> str | None:

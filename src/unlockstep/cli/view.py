@@ -23,7 +23,7 @@ from rich.text import Text
 from unlockstep.core.foreign_text import printable
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 from unlockstep.core.status import EvaluationStatus, LearnerStatus, RoundStatus, Status
-from unlockstep.core.words import counted
+from unlockstep.core.words import counted, scaled
 from unlockstep.launch.drill import progress
 from unlockstep.launch.local import ENDING
 
@@ -196,7 +196,7 @@ def tokens_per_s(learner: LearnerStatus) -> float:
 def _upload(learner: LearnerStatus) -> str:
     """The format of its contributions, and how fast its link is."""
     rate = learner.upload_bytes_per_s
-    return learner.codec if rate is None else f"{learner.codec} {rate / 1e6:.3g} MB/s"
+    return learner.codec if rate is None else f"{learner.codec} {scaled(rate, 'B/s')}"
 
 
 def _newest_round(status: Status) -> int | None:

@@ -19,6 +19,7 @@ from unlockstep.core.membership import Member, Membership
 from unlockstep.core.messages import UploadMeasured
 from unlockstep.core.options import ProtocolOptions
 from unlockstep.core.outbox import Outbox
+from unlockstep.core.words import scaled
 
 UPLOAD_SHARE = 0.8
 """Of the time a round may take, for an upload."""
@@ -70,7 +71,7 @@ def choose(allowed: Sequence[Codec], present: Codec, bytes_per_s: float, element
     holds = takes(present) <= most_ns
     bound_ns = FINER_SHARE * most_ns if holds else most_ns
     finest = next((codec for codec in allowed if takes(codec) <= bound_ns), None)
-    rate = f"at {bytes_per_s / 1e6:.3g} MB/s"
+    rate = f"at {scaled(bytes_per_s, 'B/s')}"
     limit = f"of the {seconds(within_ns)} that a round may take"
     if holds and (finest is None or allowed.index(finest) >= allowed.index(present)):
         return Choice(present, f"{rate} {present.value} takes {seconds(int(takes(present)))} {limit}")

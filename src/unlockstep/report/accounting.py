@@ -180,46 +180,29 @@ def account(
         until_ns: how long the run is known to have gone on where its log does not end, ns.
         simulated: whether its time was virtual: so it is known when the time of the tape began.
     """
-    tokens, presence, steps, rounds = _Tokens(options), Presence(), _Steps(), _Rounds()
+    course, data, tokens, presence, steps, rounds = (
+        _Course(), _Data(), _Tokens(options), Presence(), _Steps(), _Rounds()
+    )  # fmt: skip
     tape_time = TapeTime(tape, simulated)
     roster = RosterTime(tape_time, until_ns, presence.worked)
-    evaluations: list[Validation] = []
-    last_ns, clock, ended, under_way = 0, 0, False, 0
-    dealt: DataStatus | None = None
-    data, happened = _Data(), Counter[type[Event]]()
     for event in events:
-        happened[type(event)] += 1
-        if isinstance(event, SyncerResumed):
-            ended = False
-        if isinstance(event, EvaluationReported):
-            loss, nats_per_byte = _number(event.loss), _number(event.nats_per_byte)
-            evaluations.append(Validation(event.at_ns, event.clock, loss, nats_per_byte, event.scores))
-        if ended:
+        if not course.see(event):
             continue
-        last_ns = event.at_ns
-        tokens.see(event)
-        data.see(event)
-        presence.see(event)
-        steps.see(event)
+        for reader in (tokens, data, presence, steps, tape_time, roster):
+            reader.see(event)
         rounds.see(event, presence.live)
-        tape_time.see(event)
-        roster.see(event)
-        if isinstance(event, RoundOpened | RunFinished):
-            clock, ended = max(clock, event.clock), isinstance(event, RunFinished)
-        if isinstance(event, RunFinished):
-            under_way, dealt = event.tokens_under_way, event.data
-    presence.end(last_ns)
+    presence.end(course.last_ns)
     ledgers = {name: mine.status() for name, mine in tokens.ledgers.items()}
     goodput, each = roster.account(ledgers)
     downtime_ns = presence.downtime_ns({name: spread(gaps_ns).median_ns for name, (_, gaps_ns) in steps.gaps.items()})
-    duration_ns = 0 if presence.first_live_ns is None else last_ns - presence.first_live_ns
+    duration_ns = 0 if presence.first_live_ns is None else course.last_ns - presence.first_live_ns
     shares = rounds.shares
     return Accounting(
-        ended=ended,
+        ended=course.ended,
         duration_ns=duration_ns,
-        clock=clock,
+        clock=course.clock,
         ledger=total(list(ledgers.values())),
-        balance=under_way / options.fragments,
+        balance=course.under_way / options.fragments,
         learners=tuple(
             _learner(name, tokens, presence, steps, rounds, data, each.get(name)) for name in sorted(presence.starts)
         ),
@@ -232,12 +215,12 @@ def account(
         refusals=dict(sorted(tokens.refusals.items())),
         commit=spread(rounds.commit_ns),
         open_by_reason={reason: spread(rounds.open_ns[reason]) for reason in sorted(rounds.open_ns)},
-        evaluations=tuple(evaluations),
+        evaluations=tuple(course.evaluations),
         absences=tuple(presence.absences),
-        resumed=happened[SyncerResumed],
-        rolled_back=happened[RolledBack],
-        data=dealt,
-        data_balance=0 if dealt is None else data.difference(dealt),
+        resumed=course.happened[SyncerResumed],
+        rolled_back=course.happened[RolledBack],
+        data=course.dealt,
+        data_balance=0 if course.dealt is None else data.difference(course.dealt),
         uptime=1 - downtime_ns / duration_ns if duration_ns else None,
         goodput=goodput,
     )
@@ -306,6 +289,31 @@ def _learner(
         data=data.account(name),
         goodput=goodput,
     )
+
+
+class _Course:
+    """How far the run has come, and whether it has ended."""
+
+    def __init__(self) -> None:
+        self.last_ns, self.clock, self.ended, self.under_way = 0, 0, False, 0
+        self.dealt: DataStatus | None = None
+        self.evaluations: list[Validation] = []
+        self.happened = Counter[type[Event]]()
+
+    def see(self, event: Event) -> bool:
+        """Whether it still counts: after the end only evaluations do."""
+        self.happened[type(event)] += 1
+        if isinstance(event, EvaluationReported):
+            loss, nats_per_byte = _number(event.loss), _number(event.nats_per_byte)
+            self.evaluations.append(Validation(event.at_ns, event.clock, loss, nats_per_byte, event.scores))
+        if self.ended and not isinstance(event, SyncerResumed):
+            return False
+        self.ended, self.last_ns = isinstance(event, RunFinished), event.at_ns
+        if isinstance(event, RoundOpened | RunFinished):
+            self.clock = max(self.clock, event.clock)
+        if isinstance(event, RunFinished):
+            self.under_way, self.dealt = event.tokens_under_way, event.data
+        return True
 
 
 class _Data:

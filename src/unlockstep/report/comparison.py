@@ -6,26 +6,26 @@ charts and pages look ``figures`` and ``page``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Callable, Iterator, Sequence
 
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 from unlockstep.core.words import counted
 from unlockstep.report.accounting import Accounting
-from unlockstep.report.figures import Axis, Series, legend, lines, number, share, text
+from unlockstep.report.figures import Axis, Series, legend, lines, natural, number, share, text
 from unlockstep.report.page import (
     TIME,
-    definitions,
-    document,
     evaluation_points,
-    figure,
     live_series,
     participation_series,
     shares_chart,
-    table,
     timeline_section,
 )
+from unlockstep.report.played import Played
 from unlockstep.report.run_view import RunView
+from unlockstep.report.sheet import definitions, document, figure, table
 from unlockstep.report.summary import SHARE_WORDS
+from unlockstep.report.tables import settings_section
 
 RUNS_MAX = 16
 """Runs whose timelines are drawn; of more, the first."""
@@ -39,6 +39,7 @@ def comparison(views: Sequence[RunView]) -> str:
         against = "".join(_against(real, simulated) for real, simulated in pairs)
         sections.append(("against", "Simulated against real", against))
     sections += [
+        ("settings", "Settings", settings_section(views)),
         ("time", "Where the time went", _time(views)),
         ("loss", "Loss", _loss(views)),
         ("participation", "Participation", _participation(views)),
@@ -47,12 +48,18 @@ def comparison(views: Sequence[RunView]) -> str:
     ]
     names = ", ".join(view.label for view in views)
     head = f"<h1>{len(views)} runs</h1><p>{text(names)}</p>"
-    return document(f"{len(views)} runs: report", head, sections)
+    return document(f"{names}: report of {len(views)} runs", head, sections)
 
 
 def _belong_together(real: RunView, simulated: RunView) -> bool:
-    """They have lived through the same, one of them under virtual time."""
-    return real.tape is not None and real.tape == simulated.tape and simulated.simulated and not real.simulated
+    """They have lived through the same, one of them under virtual time; one may have ended before the tape did, and
+    have written down what was played until then."""
+    one, other = real.tape, simulated.tape
+    if one is None or other is None or real.simulated or not simulated.simulated:
+        return False
+    both = min(len(one.actions), len(other.actions))
+    told = (one.name, one.learners, one.actions[:both]), (other.name, other.learners, other.actions[:both])
+    return told[0] == told[1]
 
 
 Figure = tuple[str, Callable[[Accounting], float | None], Callable[[float | None], str]]
@@ -60,6 +67,11 @@ Figure = tuple[str, Callable[[Accounting], float | None], Callable[[float | None
 
 def _plain(value: float | None) -> str:
     return "–" if value is None else number(value)
+
+
+def seconds(ns: float) -> str:
+    """``0.216 s``, ``48.6 s``."""
+    return f"{ns / NANOSECONDS_PER_SECOND:.3g} s"
 
 
 def _seconds(value: float | None) -> str:
@@ -83,6 +95,7 @@ FIGURES: tuple[Figure, ...] = (
     ("goodput", lambda a: None if a.goodput is None else a.goodput.goodput, share),
     *((f"… {words}", _part(name), share) for name, words in SHARE_WORDS.items()),
     ("uptime", lambda a: a.uptime, share),
+    ("time without a syncer", lambda a: a.without_syncer_ns / NANOSECONDS_PER_SECOND, _seconds),
     ("participation", lambda a: a.participation, share),
     ("mean staleness", _staleness, _plain),
     ("steps (clock)", lambda a: a.clock, _plain),
@@ -111,7 +124,7 @@ def _side_by_side(views: Sequence[RunView]) -> str:
 
 def _against(real: RunView, simulated: RunView) -> str:
     assert real.tape is not None, "they have the same one"
-    ours, theirs = real.summary.accounting, simulated.summary.accounting
+    ours, theirs, until = _of_both(real, simulated)
     rows = []
     for name, value, shown in FIGURES:
         one, other = value(ours), value(theirs)
@@ -119,13 +132,13 @@ def _against(real: RunView, simulated: RunView) -> str:
             continue
         rows.append([name, shown(one), shown(other), _difference(one, other, shown is share)])
     numbers = table(
-        f"Tape {real.tape.name}: {real.label} (real) and {simulated.label} (simulated).",
+        f"Tape {real.tape.name}{until}: {real.label} (real) and {simulated.label} (simulated).",
         ["", "real", "simulated", "difference"],
         rows,
     )
     both = {learner.learner: learner for learner in ours.learners}
     each = []
-    for learner in theirs.learners:
+    for learner in sorted(theirs.learners, key=lambda learner: natural(learner.learner)):
         mine = both.get(learner.learner)
         if mine is None or mine.goodput is None or learner.goodput is None:
             continue
@@ -136,7 +149,68 @@ def _against(real: RunView, simulated: RunView) -> str:
         )  # fmt: skip
     heads = ["learner", "goodput, real", "simulated", "difference", "steps, real", "simulated",
              "participation, real", "simulated"]  # fmt: skip
-    return numbers + table("By learner.", heads, each)
+    caveats = "".join(f"<p>{text(caveat)}</p>" for caveat in _caveats(real, simulated))
+    return caveats + numbers + table("By learner.", heads, each)
+
+
+def _of_both(real: RunView, simulated: RunView) -> tuple[Accounting, Accounting, str]:
+    """What each amounted to over the stretch of the tape that both have, and words for that stretch."""
+    accounts = real.summary.accounting, simulated.summary.accounting
+    one, other = real.played, simulated.played
+    if one is None or other is None or not _differs(one.end_ns, other.end_ns, 0.02):
+        return *accounts, ""
+    end_ns = min(one.end_ns, other.end_ns)
+
+    def shared(view: RunView, played: Played) -> Accounting:
+        if played.end_ns <= end_ns or view.until is None:
+            return view.summary.accounting
+        return view.until(played.begin_ns + end_ns)
+
+    ours, theirs = shared(real, one), shared(simulated, other)
+    return ours, theirs, f", until {seconds(end_ns)} of it"
+
+
+def _differs(one: float, other: float, share_of: float) -> bool:
+    return abs(one - other) > share_of * max(one, other)
+
+
+def _step_ns(view: RunView) -> float:
+    """Median over learners of their median step."""
+    medians = [learner.gap.median_ns for learner in view.summary.accounting.learners if learner.gap.count]
+    return statistics.median(medians) if medians else 0.0
+
+
+def _caveats(real: RunView, simulated: RunView) -> Iterator[str]:
+    """Why the two may differ though they have the same tape, and what makes them alike."""
+    one, other = real.played, simulated.played
+    if one is None or other is None:
+        return
+    if _differs(one.end_ns, other.end_ns, 0.02):
+        yield (
+            f"The real run lasted until {seconds(one.end_ns)} of the tape, the simulated one until "
+            f"{seconds(other.end_ns)}: compared is the stretch that both have."
+        )
+    for kind, played in (("real", one), ("simulated", other)):
+        if played.unplayed:
+            yield (
+                f"Of {counted(played.actions, 'action')} of the tape, {played.unplayed} came after the end of the "
+                f"{kind} run and {'was' if played.unplayed == 1 else 'were'} not played: give it more steps (--steps)."
+            )
+    step_ns, virtual_ns = _step_ns(real), _step_ns(simulated)
+    if step_ns and virtual_ns and _differs(step_ns, virtual_ns, 0.1):
+        yield (
+            f"A step took {seconds(step_ns)} in the real run and {seconds(virtual_ns)} in the simulated one (medians): "
+            f"simulate it again with --set virtual.step_s={step_ns / NANOSECONDS_PER_SECOND:.3g}."
+        )
+    clock, virtual = real.summary.accounting.clock, simulated.summary.accounting.clock
+    if _differs(clock, virtual, 0.05):
+        yield f"The real run took {clock:,} steps, the simulated one {virtual:,}: simulate it with --steps {clock}."
+    if one.start_ns is not None and other.start_ns is not None and _differs(one.start_ns, other.start_ns, 0.1):
+        yield (
+            f"From the start of a process to its first step it took {seconds(one.start_ns)} in the real run and "
+            f"{seconds(other.start_ns)} in the simulated one; every start on the tape makes them differ by so much: "
+            f"simulate it with --set virtual.start_s={one.start_ns / NANOSECONDS_PER_SECOND:.3g}."
+        )
 
 
 def _difference(one: float | None, other: float | None, is_share: bool) -> str:
@@ -181,8 +255,8 @@ def _participation(views: Sequence[RunView]) -> str:
     percent = Axis("participation", lambda value: f"{value:.0%}", low=0, high=1)
     live = [live_series(view, view.label, index) for index, view in enumerate(views)]
     took = [participation_series(view, view.label, index) for index, view in enumerate(views)]
-    charts = lines("Live learners over time", TIME, Axis("live learners", low=0), live, width=560) + lines(
-        "Participation over time", TIME, percent, took, width=560
+    charts = lines("Live learners over time", TIME, Axis("live learners", low=0), live) + lines(
+        "Participation over time", TIME, percent, took
     )
     return figure("Who was there, and who took part.", _keys(views) + f'<div class="charts">{charts}</div>')
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from unlockstep.core.words import scaled
+
 Point = tuple[float, float]
 
 STYLE = """
@@ -25,12 +27,12 @@ STYLE = """
   --c7: #5d6673; --merged: #0072b2; --merged_late: #56b4e9; --computing: #0072b2; --slowed: #8cc4e8; --waiting: #e69f00;
   --recovering: #009e73; --away: #cc79a7; --down: #d55e00; --refused: #7a3e9d; --overwritten: #b48bc9;
   --dropped: #9aa3ad; --lost: #50565e; --in_flight: #c9ced4; --collecting: #9aa3ad; --grace: #7a3e9d;
-  --merging: #50565e; }
+  --merging: #50565e; --unheard: #1c2127; }
 @media (prefers-color-scheme: dark) { :root, svg { --ink: #e6e9ed; --quiet: #a3adb8; --grid: #333a43; --paper: #15181c;
   --panel: #1d2126; --c0: #56b4e9; --c1: #f0803c; --c2: #33c49a; --c3: #e39cc4; --c4: #e0b23c; --c5: #8fd0f5;
   --c6: #a996e0; --c7: #a3adb8; --merged: #3d9bd9; --merged_late: #9bd4f5; --computing: #3d9bd9; --slowed: #1f567d;
   --lost: #c9ced4; --in_flight: #50565e; --dropped: #7d8691; --refused: #a56bc9; --grace: #a56bc9;
-  --merging: #e6e9ed; } }
+  --merging: #e6e9ed; --unheard: #e6e9ed; } }
 @media print { :root, svg { --ink: #000000; --quiet: #444444; --grid: #dddddd; --paper: #ffffff; --panel: #ffffff;
   --merged: #0072b2; --merged_late: #56b4e9; --computing: #0072b2; --slowed: #8cc4e8; --merging: #50565e; } }
 svg { font: 11px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; fill: var(--ink); }
@@ -156,10 +158,12 @@ def duration_s(value: float) -> str:
 
 def bytes_text(value: float) -> str:
     """``1.2 MB``, ``300 kB``."""
-    for least, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if abs(value) >= least:
-            return f"{value / least:.3g} {unit}"
-    return f"{value:.3g} B"
+    return scaled(value, "B")
+
+
+def rate_text(value: float) -> str:
+    """``1.2 MB/s``."""
+    return scaled(value, "B/s")
 
 
 class Series(msgspec.Struct, frozen=True):
@@ -253,8 +257,7 @@ class Chart:
         for value in time_ticks(self.x.low, self.x.high, 4) if is_time else self.x.ticks(4):
             at = coordinate(self.x(value))
             parts.append(f'<path class="axis" d="M{at} {bottom}v4"/>')
-            parts.append(f'<text class="quiet" x="{at}" y="{bottom + 15}" text-anchor="middle">'
-                         f"{text(self.x_axis.form(value))}</text>")  # fmt: skip
+            parts.append(tick_text(self.x(value), bottom + 15, self.x_axis.form(value), self.width))
         parts.append(f'<path class="axis" d="M{left} {top}V{bottom}H{right}"/>')
         parts.append(f'<text x="{(left + right) / 2}" y="{bottom + 31}" text-anchor="middle">'
                      f"{text(self.x_axis.label)}</text>")  # fmt: skip
@@ -262,6 +265,17 @@ class Chart:
         parts.append(f'<text x="12" y="{middle}" text-anchor="middle" transform="rotate(-90 12 {middle})">'
                      f"{text(self.y_axis.label)}</text>")  # fmt: skip
         return parts
+
+
+CHARACTER = 6.5
+"""Room for one on an axis, px."""
+
+
+def tick_text(x: float, y: float, said: str, width: float) -> str:
+    """Below a tick; where it would not fit into the picture, up to its edge."""
+    room = len(said) * CHARACTER / 2
+    x, anchor = (width - 1, "end") if x + room > width else (x, "middle")
+    return f'<text class="quiet" x="{coordinate(x)}" y="{coordinate(y)}" text-anchor="{anchor}">{text(said)}</text>'
 
 
 def _scale(axis: Axis, values: Iterable[float], begin: float, end: float) -> Scale:

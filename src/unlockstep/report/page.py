@@ -1,18 +1,17 @@
 """The report of a run as one HTML file: it holds all it needs, loads nothing, and prints.
 
 Decides which sections there are and what is said in them. What is read from the log is ``run_view``'s, how a chart
-looks ``figures``', how the page looks ``style``'s. All that a log says is escaped where it becomes text; a content
-policy in the page keeps a browser from loading or running anything else.
+looks ``figures``', what a page is made of ``sheet``'s, how it looks ``style``'s. All that a log says is escaped where
+it becomes text.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 from unlockstep.core.words import counted
+from unlockstep.report.accounting import Accounting
 from unlockstep.report.figures import (
     Axis,
     Chart,
@@ -23,35 +22,23 @@ from unlockstep.report.figures import (
     legend,
     lines,
     number,
+    rate_text,
     share,
     stacked,
     text,
 )
 from unlockstep.report.goodput import Goodput, Shares
-from unlockstep.report.run_view import RunView
-from unlockstep.report.style import PAGE_STYLE, SCRIPT
-from unlockstep.report.summary import CLASSES, SHARE_WORDS, duration
-from unlockstep.report.timeline import KINDS, Timeline, names_svg, timeline_svg
+from unlockstep.report.run_view import RunView, seconds_from
+from unlockstep.report.sheet import brief, definitions, document, figure, table
+from unlockstep.report.summary import SHARE_WORDS, duration
+from unlockstep.report.tables import first, learners_section, rounds_section, settings_section, tokens_section
+from unlockstep.report.timeline import KINDS, UNHEARD, Timeline, names_svg, timeline_svg
 
 NAMED_MAX = 12
 """Lines that have a name in a legend; of more, they say it when pointed at."""
 
 BARS_MAX = 30
-"""Learners with a bar of their own, and rows of a table of learners."""
-
-DEFINITIONS = (
-    ("Goodput", "Tokens that were merged, on time or late, over the tokens that all learners on the roster would have "
-     "trained at their undisturbed speed. The rest is told apart without remainder: time in which less was trained "
-     "(slower steps, waiting, recovering, away, down) and tokens that were trained and not merged (refused, "
-     "overwritten, dropped, lost, in flight)."),
-    ("Roster", "A learner is on it from its first step until it leaves in order, and again from its next join. Who was "
-     "killed stays on it. With an event tape it is who is on the tape."),
-    ("Undisturbed speed", "That of a learner's median step."),
-    ("Uptime", "Share of the time since the first step in which at least one learner was live."),
-    ("Participation", "Contributions in a round over live learners, mean over rounds."),
-    ("Staleness", "Versions of a fragment committed between the one a contribution started from and its arrival."),
-    ("Grace window", "How long a round may stay open after its quorum is in."),
-)  # fmt: skip
+"""Learners with a bar of their own."""
 
 
 def page(view: RunView) -> str:
@@ -61,81 +48,20 @@ def page(view: RunView) -> str:
         ("time", "Where the time went", _time(view)),
         ("timeline", "Timeline", timeline_section(view)),
         ("loss", "Loss", _loss(view)),
-        ("learners", "Learners", _learners(view)),
-        ("tokens", "Tokens", _tokens(view)),
+        ("learners", "Learners", learners_section(view)),
+        ("tokens", "Tokens", tokens_section(view)),
         ("participation", "Participation and staleness", _participation(view)),
         ("bandwidth", "Bandwidth", _bandwidth(view)),
-        ("rounds", "Rounds", _rounds(view)),
+        ("rounds", "Rounds", rounds_section(view)),
+        ("settings", "Settings", settings_section([view])),
         ("words", "Words", definitions()),
     ]
     kind = "A simulated run: " if view.simulated else ""
     head = (
-        f"<h1>{text(summary.run)}: {text(summary.ending)}</h1>"
+        f"<h1>{text(view.label)}: {text(summary.ending)}</h1>"
         f'<p>{kind}{text(summary.sentence)}. <span class="quiet">{text(summary.files.run_log)}</span></p>'
     )
-    return document(f"{summary.run}: report", head + _figures(view), sections)
-
-
-def document(title: str, head: str, sections: Sequence[tuple[str, str, str]]) -> str:
-    """A whole page: what comes first, then sections (anchor, heading, content)."""
-    links = "".join(f'<a href="#{anchor}">{text(heading)}</a>' for anchor, heading, _ in sections)
-    body = "".join(
-        f'<section id="{anchor}"><h2>{text(heading)}</h2>{inside}</section>' for anchor, heading, inside in sections
-    )
-    # Styles inline: keys in legends have a colour of their own.
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src {_source(SCRIPT)}; img-src data:"
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        f'<title>{text(title)}</title><link rel="icon" href="data:,"><style>{PAGE_STYLE}</style></head>'
-        f'<body><header>{head}<nav aria-label="Sections">{links}</nav></header><main>{body}</main>'
-        f"<script>{SCRIPT}</script></body></html>\n"
-    )
-
-
-def _source(inline: str) -> str:
-    digest = base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode()
-    return f"'sha256-{digest}'"
-
-
-def figure(caption: str, inside: str, kind: str = "") -> str:
-    """A chart with a sentence."""
-    return f'<figure class="{kind}"><figcaption>{text(caption)}</figcaption>{inside}</figure>'
-
-
-def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], words: Sequence[int] = (0,)) -> str:
-    """A table whose cells are text; the columns ``words`` are aligned to the left."""
-
-    def cells(row: Sequence[str]) -> str:
-        first = f'<th scope="row" class="name">{text(row[0])}</th>'
-        return first + "".join(
-            f'<td class="words">{text(cell)}</td>' if at in words else f"<td>{text(cell)}</td>"
-            for at, cell in enumerate(row[1:], start=1)
-        )
-
-    head = "".join(
-        f'<th scope="col"{" class=name" if at in words else ""}>{text(name)}</th>' for at, name in enumerate(heads)
-    )
-    body = "".join(f"<tr>{cells(row)}</tr>" for row in rows)
-    return (
-        f'<div class="scroll"><table><caption>{text(caption)}</caption><thead><tr>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
-    )
-
-
-def brief(ns: int) -> str:
-    """Of something that often takes less than a second: ``12 ms``, ``0.85 s``, else as any duration."""
-    seconds = ns / NANOSECONDS_PER_SECOND
-    if seconds >= 10 or ns == 0:
-        return duration(ns)
-    return f"{seconds * 1000:.3g} ms" if seconds < 0.5 else f"{seconds:.2f} s"
-
-
-def definitions() -> str:
-    """What the words mean."""
-    listed = "".join(f"<dt>{text(word)}</dt><dd>{text(meaning)}</dd>" for word, meaning in DEFINITIONS)
-    return f'<dl class="words-list">{listed}</dl>'
+    return document(f"{view.label}: report of run {summary.run}", head + _figures(view), sections)
 
 
 # ------------------------------------------------------------------------------------------------------- figures
@@ -149,7 +75,7 @@ def _figures(view: RunView) -> str:
     at = "no evaluation" if last is None else f"nats/byte at step {last.clock:,}"
     shown = [
         ("Goodput", share(goodput.goodput if goodput else None), "of the undisturbed speed of all"),
-        ("Uptime", share(accounting.uptime), f"nobody live for {duration(accounting.downtime_ns)}"),
+        ("Uptime", share(accounting.uptime), _down(accounting)),
         ("Participation", share(accounting.participation), "of live learners, per round"),
         ("Validation loss", loss, at),
         ("Steps", f"{accounting.clock:,}", f"in {duration(accounting.duration_ns)}"),
@@ -162,6 +88,11 @@ def _figures(view: RunView) -> str:
         for name, value, under in shown
     )
     return f'<dl class="figures">{boxes}</dl>'
+
+
+def _down(accounting: Accounting) -> str:
+    gone = f"; no syncer for {duration(accounting.without_syncer_ns)}" if accounting.resumed else ""
+    return f"nobody trained for {duration(accounting.downtime_ns)}{gone}"
 
 
 def _most(refusals: dict[str, int]) -> str:
@@ -206,7 +137,8 @@ def _time(view: RunView) -> str:
 
 def timeline_section(view: RunView) -> str:
     """The whole run, and a part of it closer up."""
-    kinds = legend([(kind, kind) for kind in KINDS])
+    unheard = ("line above: nobody heard of it until it was over (cut off, or no syncer)", UNHEARD)
+    kinds = legend([*((kind, kind) for kind in KINDS), unheard])
     rounds = legend([("collecting until the quorum", "collecting"), ("grace window used", "grace"),
                      ("merge and save", "merging")])  # fmt: skip
     note = f" Not drawn: {counted(view.timeline.left_out, 'learner')}." if view.timeline.left_out else ""
@@ -233,7 +165,7 @@ def _marks(view: RunView) -> str:
     if not marks:
         return ""
     rows = [[f"{(mark.at_ns - view.begin_ns) / NANOSECONDS_PER_SECOND:.1f} s", mark.what] for mark in marks[:BARS_MAX]]
-    note = _first(min(BARS_MAX, len(marks)), len(marks))
+    note = first(min(BARS_MAX, len(marks)), len(marks))
     if view.timeline.marks_left_out:
         note += f" Not drawn in the whole: {counted(view.timeline.marks_left_out, 'action')} of the tape."
     return table(f"What happened, as dotted lines above.{note}", ["at", "what"], rows, words=(1,))
@@ -242,17 +174,13 @@ def _marks(view: RunView) -> str:
 # ------------------------------------------------------------------------------------------------------- curves
 
 
-def _seconds_from(view: RunView) -> Callable[[float], float]:
-    return lambda at_ns: (at_ns - view.begin_ns) / NANOSECONDS_PER_SECOND
-
-
 TIME = Axis("time", duration_s, low=0)
 STEPS = Axis("steps (clock)", low=0)
 TOKENS = Axis("tokens of all learners", low=0)
 
 
 def _loss(view: RunView) -> str:
-    losses, at_s = view.curves.losses, _seconds_from(view)
+    losses, at_s = view.curves.losses, seconds_from(view)
     named = len(losses) <= NAMED_MAX
     training = [
         (axis, [Series(name, [(x(point), point.loss) for point in points], index if named else 0, thin=True)
@@ -302,7 +230,7 @@ def _scores(view: RunView) -> str:
 
 def evaluation_points(view: RunView) -> list[tuple[Axis, list[tuple[float, float]]]]:
     """The evaluations of a run over time, steps and tokens."""
-    points, at_s = view.curves.evaluations, _seconds_from(view)
+    points, at_s = view.curves.evaluations, seconds_from(view)
     return [
         (TIME, [(at_s(point.at_ns), point.nats_per_byte) for point in points]),
         (STEPS, [(float(point.clock), point.nats_per_byte) for point in points]),
@@ -312,7 +240,7 @@ def evaluation_points(view: RunView) -> list[tuple[Axis, list[tuple[float, float
 
 def live_series(view: RunView, name: str, index: int) -> Series:
     """Live learners as a line of steps."""
-    at_s = _seconds_from(view)
+    at_s = seconds_from(view)
     points: list[tuple[float, float]] = [(0.0, 0.0)]
     for at_ns, count in view.curves.live:
         points += [(at_s(at_ns), points[-1][1]), (at_s(at_ns), float(count))]
@@ -322,7 +250,7 @@ def live_series(view: RunView, name: str, index: int) -> Series:
 
 def participation_series(view: RunView, name: str, index: int) -> Series:
     """Participation over time."""
-    at_s = _seconds_from(view)
+    at_s = seconds_from(view)
     return Series(name, [(at_s(at_ns), value) for at_ns, value in view.curves.participation], index)
 
 
@@ -364,134 +292,18 @@ def _bandwidth(view: RunView) -> str:
         return [((at + merge / 2) * slice_s, sum(counts[at : at + merge]) / (merge * slice_s))
                 for at in range(0, len(counts), merge)]  # fmt: skip
 
-    def chart(title: str, of: Callable[[str], Sequence[float]]) -> str:
+    def chart(title: str, label: str, of: Callable[[str], Sequence[float]]) -> str:
         series = [Series(name, rates(of(name)), index if named else 0, thin=True) for index, name in enumerate(moved)]
-        return lines(title, TIME, Axis("bytes/s", bytes_text, low=0), series, width=560)
+        return lines(title, TIME, Axis(label, rate_text, low=0), series)
 
-    up = chart("Up: from each learner to the syncer", lambda name: moved[name].up)
-    down = chart("Down: from the syncer to each learner", lambda name: moved[name].down)
+    up = chart("Up: from each learner to the syncer", "up", lambda name: moved[name].up)
+    down = chart("Down: from the syncer to each learner", "down", lambda name: moved[name].down)
     keys = legend([(name, f"c{index % 8}") for index, name in enumerate(moved)]) if named else ""
     rows = [[name, bytes_text(sum(each.up)), bytes_text(sum(each.down))] for name, each in moved.items()]
     rows.append(["all", bytes_text(sum(sum(each.up) for each in moved.values())),
                  bytes_text(sum(sum(each.down) for each in moved.values()))])  # fmt: skip
-    caption = "Bodies (contributions up; versions and states down), as the syncer counted them on the wire."
+    caption = (
+        "Bodies as the syncer counted them on the wire: up, contributions from the learners; down, versions and states "
+        "to them."
+    )
     return figure(caption, f'{keys}<div class="charts">{up}{down}</div>') + table("In all.", ["", "up", "down"], rows)
-
-
-# ------------------------------------------------------------------------------------------------------- tables
-
-
-def _first(shown: int, whole: int) -> str:
-    return f" The first {shown:,} of {whole:,}." if shown < whole else ""
-
-
-def _learners(view: RunView) -> str:
-    accounting = view.summary.accounting
-    learners = accounting.learners[: 4 * BARS_MAX]
-    note = _first(len(learners), len(accounting.learners))
-    rows = [
-        [
-            learner.learner,
-            f"{learner.starts:,}",
-            f"{learner.steps:,}",
-            number(learner.ledger.trained),
-            share(learner.goodput.goodput if learner.goodput else None),
-            f"{learner.rounds_merged:,} of {learner.rounds_live:,}",
-            share(learner.participation),
-            brief(learner.gap.median_ns),
-            brief(learner.gap.largest_ns),
-        ]
-        for learner in learners
-    ]
-    heads = [
-        "learner",
-        "starts",
-        "steps",
-        "tokens",
-        "goodput",
-        "rounds",
-        "participation",
-        "median step",
-        "longest step",
-    ]
-    listed = table(f"One row a learner.{note}", heads, rows)
-    from_s = _seconds_from(view)
-    absences = [
-        [
-            absence.learner,
-            f"{from_s(absence.gone_ns):.1f} s",
-            "lost its connection" if absence.reason is None else absence.reason.value.replace("_", " "),
-            "never" if absence.joined_ns is None else duration(absence.joined_ns - absence.gone_ns),
-            "–" if absence.live_ns is None or absence.joined_ns is None
-            else duration(absence.live_ns - absence.joined_ns),
-            "–" if absence.recovered is None else absence.recovered.value,
-        ]
-        for absence in accounting.absences[: 4 * BARS_MAX]
-    ]  # fmt: skip
-    if not absences:
-        return listed
-    note = _first(len(absences), len(accounting.absences))
-    return listed + table(
-        f"Who was gone.{note}",
-        ["learner", "gone at", "because", "back after", "first step after that", "state from"],
-        absences,
-    )
-
-
-def _tokens(view: RunView) -> str:
-    accounting = view.summary.accounting
-    ledger = accounting.ledger
-    rows = [
-        [name, f"{count(ledger):,.0f}", share(count(ledger) / ledger.trained if ledger.trained else None)]
-        for name, count in CLASSES
-    ]
-    rows.append(["trained", f"{ledger.trained:,.0f}", share(1.0 if ledger.trained else None)])
-    books = table("What became of every token, mean over fragments.", ["", "tokens", "share"], rows)
-    refused = [[reason.replace("_", " "), f"{count:,}", f"{ledger.refused.get(reason, 0):,.0f}"]
-               for reason, count in accounting.refusals.items()]  # fmt: skip
-    if refused:
-        books += table("Contributions refused.", ["reason", "contributions", "tokens"], refused)
-    return books
-
-
-def _rounds(view: RunView) -> str:
-    rounds, from_s = view.rounds, _seconds_from(view)
-    if not rounds.rows:
-        return "<p>No round has closed.</p>"
-    heads = ("round", "fragment", "version", "opened", "open", "quorum", "grace granted", "commit", "took part",
-             "weights", "tokens", "norm", "why it closed")  # fmt: skip
-
-    def cell(value: float | None, shown: str) -> str:
-        return f'<td data-value="{-1 if value is None else value}">{text(shown)}</td>'
-
-    lines_ = []
-    for row in rounds.rows:
-        weights = " ".join(
-            f"<span>{text(name)} {weight:.2f}</span>" for name, weight in list(row.weights.items())[:NAMED_MAX]
-        )
-        more = len(row.weights) - NAMED_MAX
-        commit = "–" if row.commit_ns is None else brief(row.commit_ns)
-        lines_.append(
-            f'<tr><th scope="row" data-value="{row.round}">{row.round}</th>{cell(row.fragment, str(row.fragment))}'
-            + cell(row.version, "empty" if row.version is None else str(row.version))
-            + cell(row.opened_ns, f"{from_s(row.opened_ns):.2f} s")
-            + cell(row.open_ns, brief(row.open_ns))
-            + cell(row.quorum_ns, brief(row.quorum_ns))
-            + cell(row.grace_ns, brief(row.grace_ns))
-            + cell(row.commit_ns, commit)
-            + cell(len(row.participants), f"{len(row.participants)} of {row.live}")
-            + f'<td class="words">{weights}{f" and {more} more" if more > 0 else ""}</td>'
-            + cell(row.tokens, f"{row.tokens:,}")
-            + cell(row.norm, number(row.norm))
-            + f'<td class="words">{text(row.reason)}: {text(row.sentence)}</td></tr>'
-        )
-    shown = len(rounds.rows)
-    note = "Every round that has closed."
-    if shown < rounds.seen:
-        log = text(view.summary.files.run_log)
-        note = f"The first and the last of {rounds.seen:,} rounds, {shown} in all; the others are in {log}."
-    head = "".join(f'<th scope="col">{text(name)}</th>' for name in heads)
-    return (
-        f'<p>{note}</p><div class="tall"><table class="rounds"><thead><tr>{head}</tr></thead>'
-        f"<tbody>{''.join(lines_)}</tbody></table></div>"
-    )

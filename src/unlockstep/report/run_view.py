@@ -5,16 +5,19 @@ Decides which parts of a run are looked at more closely. Numbers are ``accountin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
 from unlockstep.core.events import Event, LearnerJoined
+from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 from unlockstep.report.accounting import Accounting
 from unlockstep.report.curves import Curves, CurvesReader
 from unlockstep.report.figures import natural
+from unlockstep.report.played import Played, PlayedReader
 from unlockstep.report.rounds_table import RoundRows, RoundsReader
 from unlockstep.report.summary import Summary
+from unlockstep.report.tape_time import TapeTime
 from unlockstep.report.timeline import Timeline, TimelineReader
 from unlockstep.tape import Tape
 
@@ -42,6 +45,10 @@ class Extent:
             yield event
 
 
+Settings = tuple[tuple[str, str], ...]
+"""What to call a setting, and what it was."""
+
+
 class RunView(msgspec.Struct, frozen=True):
     """One run."""
 
@@ -58,10 +65,28 @@ class RunView(msgspec.Struct, frozen=True):
     timeline: Timeline
     close: Timeline | None
     """A part of it, where its rounds can be told apart; None if they can in the whole."""
+    settings: Settings = ()
+    played: Played | None = None
+    """How the tape went; None if there is none, or it never began."""
+    until: Callable[[int], Accounting] | None = None
+    """What the run amounted to at a moment, ns: its log is read once more."""
+
+
+def seconds_from(view: RunView) -> Callable[[float], float]:
+    """From times of the log to seconds since the run began."""
+    return lambda at_ns: (at_ns - view.begin_ns) / NANOSECONDS_PER_SECOND
 
 
 def read_view(
-    events: Iterable[Event], summary: Summary, extent: Extent, *, label: str, simulated: bool, tape: Tape | None
+    events: Iterable[Event],
+    summary: Summary,
+    extent: Extent,
+    *,
+    label: str,
+    simulated: bool,
+    tape: Tape | None,
+    settings: Settings = (),
+    until: Callable[[int], Accounting] | None = None,
 ) -> RunView:
     """Read the log again, and what is to be drawn of it.
 
@@ -72,6 +97,8 @@ def read_view(
         label: what the run is called among others.
         simulated: whether its time was virtual.
         tape: what was done to it, if that is known.
+        settings: how it was set up.
+        until: what the run amounted to at a moment.
     """
     accounting = summary.accounting
     begin_ns, end_ns = extent.first_ns or 0, extent.last_ns
@@ -96,7 +123,8 @@ def read_view(
     curves, rounds, whole = CurvesReader(begin_ns, end_ns, len(learners)), RoundsReader(), timeline(begin_ns, end_ns)
     span = _closer(accounting, begin_ns, end_ns)
     close = None if span is None else timeline(*span)
-    readers = [curves, rounds, whole, *(() if close is None else (close,))]
+    course = PlayedReader(TapeTime(tape, simulated))
+    readers = [curves, rounds, whole, course, *(() if close is None else (close,))]
     for event in events:
         for reader in readers:
             reader.see(event)
@@ -111,6 +139,9 @@ def read_view(
         rounds=rounds.rows(),
         timeline=whole.timeline(),
         close=None if close is None else close.timeline(),
+        settings=settings,
+        played=course.played(),
+        until=until,
     )
 
 

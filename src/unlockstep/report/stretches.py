@@ -66,6 +66,8 @@ class Stretch(msgspec.Struct, frozen=True):
     """Trained in it; 0 unless computing."""
     step_ns: int = 0
     """The length of its one step, as measured; 0: it is not one step that was reported."""
+    steps: int = 1
+    """As many; those that were not reported are one stretch."""
     unheard: bool = False
     """It computed, and the syncer heard of it when it was over."""
 
@@ -241,7 +243,7 @@ class Attendance:
                 self._others(learner, course, report, begin_ns)
             self._put(learner, course, report.before, begin_ns)
             late = report.at_ns - end_ns > LATE_STEPS * report.step_ns
-            self._sink(Stretch(learner, Doing.COMPUTING, begin_ns, end_ns, report.tokens, report.step_ns, late))
+            self._sink(Stretch(learner, Doing.COMPUTING, begin_ns, end_ns, report.tokens, report.step_ns, 1, late))
             course.since_ns = end_ns
         course.reports.clear()
 
@@ -251,7 +253,9 @@ class Attendance:
         if report.before is Doing.RECOVERING:
             self._put(learner, course, Doing.RECOVERING, until_ns - taken_ns)
         end_ns = course.since_ns + taken_ns
-        stretch = Stretch(learner, Doing.COMPUTING, course.since_ns, end_ns, report.others_tokens, unheard=True)
+        stretch = Stretch(
+            learner, Doing.COMPUTING, course.since_ns, end_ns, report.others_tokens, 0, report.others, True
+        )
         self._sink(stretch)
         course.since_ns = end_ns
 

@@ -11,7 +11,7 @@ from unlockstep.report.figures import STYLE
 PAGE_STYLE = (
     STYLE
     + """
-:root { color-scheme: light dark; }
+:root { color-scheme: light dark; --shade: color-mix(in srgb, var(--ink) 35%, transparent); }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 72rem; padding: 1.5rem 1rem 4rem; background: var(--paper); color: var(--ink);
   font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
@@ -30,9 +30,14 @@ dl.figures { margin-block: 1rem; }
 figure { margin: .8rem 0 1.2rem; min-width: 0; }
 figcaption { font-size: .88rem; margin-bottom: .3rem; max-width: 46rem; }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr)); gap: .5rem 1.5rem; }
-.charts svg { width: 100%; height: auto; max-width: 30rem; }
+.charts svg { width: 100%; height: auto; max-width: 23rem; }
 svg { display: block; }
-.scroll { overflow-x: auto; }
+.scroll, .tall { overflow: auto; background: linear-gradient(to right, var(--paper) 30%, transparent) left / 3rem 100%,
+    linear-gradient(to left, var(--paper) 30%, transparent) right / 3rem 100%,
+    linear-gradient(to right, var(--shade), transparent) left / 1rem 100%,
+    linear-gradient(to left, var(--shade), transparent) right / 1rem 100%;
+  background-repeat: no-repeat; background-attachment: local, local, scroll, scroll; }
+.scroll + .scroll { margin-top: 1.2rem; }
 .scroll svg { max-width: none; }
 .timeline { display: flex; } .timeline > svg { flex: none; } .timeline .scroll { flex: 1; min-width: 0; }
 ul.legend { list-style: none; margin: .3rem 0; padding: 0; display: flex; flex-wrap: wrap; gap: .1rem .9rem;
@@ -48,20 +53,21 @@ th { font-weight: 600; } thead th { border-bottom-color: var(--quiet); }
 .words span { white-space: nowrap; }
 .name { text-align: left; max-width: 14rem; overflow: hidden; text-overflow: ellipsis; }
 table.rounds thead th { position: sticky; top: 0; background: var(--paper); }
-.tall { max-height: 34rem; overflow: auto; border: 1px solid var(--grid); border-radius: 6px; }
+.tall { max-height: 34rem; border: 1px solid var(--grid); border-radius: 6px; }
 th button { font: inherit; color: inherit; background: none; border: 0; padding: 0; cursor: pointer; }
 th[aria-sort] button { text-decoration: underline; }
 .filter { margin: .3rem 0; } .filter input { font: inherit; padding: .2rem .4rem; width: min(20rem, 100%);
   color: inherit; background: var(--panel); border: 1px solid var(--quiet); border-radius: 4px; }
-.good { color: var(--c2); } .bad { color: var(--c1); }
+tr.marked { font-weight: 600; } tr.marked th::before { content: "\\2260\\00a0"; }
 dl.words-list dt { font-weight: 600; color: var(--ink); } dl.words-list dd { margin: 0 0 .5rem; max-width: 46rem; }
 svg .mark { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
 @media (max-width: 40rem) { body { padding: 1rem .7rem 3rem; font-size: 14px; } .figures dd { font-size: 1.1rem; }
   .figures { grid-template-columns: repeat(2, 1fr); } caption { white-space: normal; }
+  th.name { white-space: normal; max-width: 7.5rem; overflow-wrap: anywhere; } .words { min-width: 8rem; }
   th, td { padding: .2rem .4rem; } }
 @media print { body { max-width: none; padding: 0; font-size: 10pt; } nav, .filter { display: none; }
   figure, .figures div, tr { break-inside: avoid; } h2, h3 { break-after: avoid; }
-  .scroll, .tall { overflow: visible; max-height: none; border: 0; }
+  .scroll, .tall { overflow: visible; background: none; max-height: none; border: 0; }
   .timeline { zoom: .64; } .words { min-width: 0; } table.rounds { font-size: 6.5pt; }
   table.rounds th, table.rounds td { padding: .1rem .3rem; }
   .charts { grid-template-columns: repeat(3, 1fr); } table { font-size: 8pt; } th, td { white-space: normal; }

@@ -278,15 +278,21 @@ class TimelineReader:
             said = f"{learner}: computing; nobody heard of it until it was over"
             self._put(row, UNHEARD, begin_ns, end_ns, said)
         own_ns = self._undisturbed_ns.get(learner, 0)
-        is_one = bool(stretch.step_ns) or not stretch.unheard
-        if is_one and own_ns and end_ns - begin_ns > 2 * own_ns:
+        length_ns = end_ns - begin_ns
+        if not own_ns or length_ns <= 2 * own_ns * stretch.steps:
+            self._put(row, doing.value, begin_ns, end_ns, "")
+        elif stretch.steps == 1:
             self._put(row, "slowed", begin_ns, end_ns - own_ns, f"{learner}: a step takes longer")
-            begin_ns = end_ns - own_ns
-        self._put(row, doing.value, begin_ns, end_ns, "")
+            self._put(row, doing.value, end_ns - own_ns, end_ns, "")
+        else:  # When each of them was nobody knows: they are drawn side by side.
+            part = own_ns * stretch.steps / length_ns
+            self._put(row, "slowed", begin_ns, end_ns, f"{learner}: steps take longer", 1 - part)
+            self._put(row, doing.value, begin_ns, end_ns, "", part)
 
-    def _put(self, row: Row, kind: str, begin_ns: int, end_ns: int, said: str) -> None:
+    def _put(self, row: Row, kind: str, begin_ns: int, end_ns: int, said: str, part: float = 1.0) -> None:
         timeline, unit_ns = self._timeline, self._timeline.unit_ns
-        row.add(kind, (begin_ns - timeline.begin_ns) / unit_ns, (end_ns - timeline.begin_ns) / unit_ns, unit_ns)
+        begin, end = ((at_ns - timeline.begin_ns) / unit_ns for at_ns in (begin_ns, end_ns))
+        row.add(kind, begin, end, unit_ns * part)
         if not said or begin_ns >= timeline.end_ns or end_ns <= timeline.begin_ns:
             return
         latest = row.incidents[-1] if row.incidents else None
@@ -317,8 +323,8 @@ class TimelineReader:
 
 # ------------------------------------------------------------------------------------------------------- drawing
 
-_LEFT, _WIDE, _ROW, _LANE = 96, 1000, 20, 8
-"""Room for names; of the drawing; height of a row, and of a lane of rounds; px."""
+_LEFT, _WIDE, _RIGHT, _ROW, _LANE = 96, 1000, 8, 20, 8
+"""Room for names; of the drawing; beside it; height of a row, and of a lane of rounds; px."""
 
 UNHEARD_TALL = 3
 
@@ -333,7 +339,7 @@ def timeline_svg(timeline: Timeline, title: str, *, names: bool = True) -> str:
             the drawing is scrolled.
     """
     left = _LEFT if names else 10
-    width = left + _WIDE + 8
+    width = left + _WIDE + _RIGHT
     places, height = _places(timeline)
     parts = [*(_names(timeline, places) if names else ())]
 
@@ -414,10 +420,8 @@ def _axis(timeline: Timeline, x: Callable[[float], float], left: float, height: 
     for tick in figures.time_ticks(first_s, last_s, 8):
         at = coordinate(x(timeline.zero_ns + tick * NANOSECONDS_PER_SECOND))
         parts.append(f'<path class="grid" d="M{at} 14V{coordinate(bottom)}"/>')
-        parts.append(
-            f'<text class="quiet" x="{at}" y="{coordinate(bottom + 14)}" text-anchor="middle">'
-            f"{figures.duration_s(tick)}</text>"
-        )
+        place = x(timeline.zero_ns + tick * NANOSECONDS_PER_SECOND)
+        parts.append(figures.tick_text(place, bottom + 14, figures.duration_s(tick), left + _WIDE + _RIGHT))
     return parts
 
 

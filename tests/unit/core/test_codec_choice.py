@@ -110,7 +110,7 @@ def test_a_learner_begins_with_the_coarsest_and_gets_a_finer_one_when_its_link_i
     measured(stage, "a", 1000)
     (chosen,) = stage.of(UploadCodecChosen)
     assert (chosen.learner, chosen.incarnation, chosen.codec, chosen.bytes_per_s) == ("a", 1, Codec.BFLOAT16, 1000.0)
-    assert chosen.reason == "at 0.001 MB/s bfloat16 takes 0.002 s of the 0.1 s that a round may take, int4 0.000531 s"
+    assert chosen.reason == "at 1 kB/s bfloat16 takes 0.002 s of the 0.1 s that a round may take, int4 0.000531 s"
     assert formats(stage) == {"a": ("bfloat16", 1000.0), "b": ("int4", None)}
     for name in ("a", "b"):
         stage.step(name)

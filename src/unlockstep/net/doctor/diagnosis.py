@@ -12,7 +12,7 @@ from enum import Enum
 
 import msgspec
 
-from unlockstep.core.words import counted
+from unlockstep.core.words import counted, scaled
 from unlockstep.net.bulk.streams import worth
 from unlockstep.net.wire.interfaces import Interface, much_faster
 from unlockstep.net.wire.names import Address, is_other_name
@@ -470,10 +470,4 @@ def duration(seconds: float) -> str:
 
 
 def _rate(bytes_per_s: float) -> str:
-    return f"{_scaled(bytes_per_s)}B/s ({_scaled(8 * bytes_per_s)}bit/s)"
-
-
-def _scaled(value: float) -> str:
-    """Three digits, and a prefix."""
-    factor, prefix = next(((f, p) for f, p in ((1e9, "G"), (1e6, "M"), (1e3, "k")) if value >= 0.9995 * f), (1.0, ""))
-    return f"{value / factor:.3g} {prefix}"
+    return f"{scaled(bytes_per_s, 'B/s')} ({scaled(8 * bytes_per_s, 'bit/s')})"

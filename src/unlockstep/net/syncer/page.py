@@ -26,6 +26,10 @@ _STYLE = """
 _SCRIPT = """
 const at = id => document.getElementById(id);
 const number = x => x === null ? "–" : Number(x).toLocaleString("en", {maximumSignificantDigits: 4});
+const rate = x => {
+  const [factor, prefix] = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]].find(([f]) => x >= 0.9995 * f) ?? [1, ""];
+  return `${(x / factor).toPrecision(3) * 1} ${prefix}B/s`;
+};
 const seconds = ns => (ns / 1e9).toFixed(1) + " s";
 const percent = x => x === null ? "–" : (100 * x).toFixed(1) + " %";
 
@@ -67,7 +71,7 @@ function show(s) {
   fill(at("learners"), columns,
     s.learners.map(l => [`${l.learner}.${l.incarnation}`, l.state, number(l.clock), number(l.steps),
       l.step_ns ? number(l.tokens_per_step / l.step_ns * 1e9) : "–", number(l.loss), number(l.last_round),
-      number(l.rounds_merged), l.codec + (l.upload_bytes_per_s ? ` ${number(l.upload_bytes_per_s / 1e6)} MB/s` : ""),
+      number(l.rounds_merged), l.codec + (l.upload_bytes_per_s ? ` ${rate(l.upload_bytes_per_s)}` : ""),
       seconds(l.silent_ns) + " ago"]));
   const closed = s.round_closed;
   fill(at("rounds"), ["round", "why it is open, or has closed", "fragment", "in", "asked"], [

@@ -144,7 +144,7 @@ def settings_of(found: FoundRun) -> tuple[tuple[str, str], ...]:
         ("length", length),
         ("learners at the start", f"{learners}"),
         ("fragments (P)", f"{protocol.fragments}"),
-        ("steps between rounds of a fragment (H)", f"{protocol.interval_steps}"),
+        ("interval (H)", f"{protocol.interval_steps} steps"),
         ("overlap (tau)", f"{protocol.overlap_steps} steps"),
         ("quorum (K)", f"{protocol.quorum}"),
         ("grace window", f"{protocol.grace_factor:g} of the slack"),

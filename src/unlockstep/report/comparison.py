@@ -190,14 +190,16 @@ def _caveats(real: RunView, simulated: RunView) -> Iterator[str]:
             f"The real run lasted until {seconds(one.end_ns)} of the tape, the simulated one until "
             f"{seconds(other.end_ns)}: compared is the stretch that both have."
         )
+    step_ns, virtual_ns = _step_ns(real), _step_ns(simulated)
+    is_other_pace = step_ns > 0 and virtual_ns > 0 and _differs(step_ns, virtual_ns, 0.1)
     for kind, played in (("real", one), ("simulated", other)):
         if played.unplayed:
             yield (
                 f"Of {counted(played.actions, 'action')} of the tape, {played.unplayed} came after the end of the "
-                f"{kind} run and {'was' if played.unplayed == 1 else 'were'} not played: give it more steps (--steps)."
+                f"{kind} run and {'was' if played.unplayed == 1 else 'were'} not played"
+                + ("." if is_other_pace and kind == "simulated" else ": give it more steps (--steps).")
             )
-    step_ns, virtual_ns = _step_ns(real), _step_ns(simulated)
-    if step_ns and virtual_ns and _differs(step_ns, virtual_ns, 0.1):
+    if is_other_pace:
         yield (
             f"A step took {seconds(step_ns)} in the real run and {seconds(virtual_ns)} in the simulated one (medians): "
             f"simulate it again with --set virtual.step_s={step_ns / NANOSECONDS_PER_SECOND:.3g}."

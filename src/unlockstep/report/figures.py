@@ -161,11 +161,6 @@ def bytes_text(value: float) -> str:
     return scaled(value, "B")
 
 
-def rate_text(value: float) -> str:
-    """``1.2 MB/s``."""
-    return scaled(value, "B/s")
-
-
 class Series(msgspec.Struct, frozen=True):
     """One line."""
 

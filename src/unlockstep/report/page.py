@@ -22,7 +22,6 @@ from unlockstep.report.figures import (
     legend,
     lines,
     number,
-    rate_text,
     share,
     stacked,
     text,
@@ -294,7 +293,7 @@ def _bandwidth(view: RunView) -> str:
 
     def chart(title: str, label: str, of: Callable[[str], Sequence[float]]) -> str:
         series = [Series(name, rates(of(name)), index if named else 0, thin=True) for index, name in enumerate(moved)]
-        return lines(title, TIME, Axis(label, rate_text, low=0), series)
+        return lines(title, TIME, Axis(f"{label}, per second", bytes_text, low=0), series)
 
     up = chart("Up: from each learner to the syncer", "up", lambda name: moved[name].up)
     down = chart("Down: from the syncer to each learner", "down", lambda name: moved[name].down)

@@ -34,8 +34,8 @@ figcaption { font-size: .88rem; margin-bottom: .3rem; max-width: 46rem; }
 svg { display: block; }
 .scroll, .tall { overflow: auto; background: linear-gradient(to right, var(--paper) 30%, transparent) left / 3rem 100%,
     linear-gradient(to left, var(--paper) 30%, transparent) right / 3rem 100%,
-    linear-gradient(to right, var(--shade), transparent) left / 1rem 100%,
-    linear-gradient(to left, var(--shade), transparent) right / 1rem 100%;
+    linear-gradient(to right, var(--shade), transparent) left / 1rem calc(100% - 4px),
+    linear-gradient(to left, var(--shade), transparent) right / 1rem calc(100% - 4px);
   background-repeat: no-repeat; background-attachment: local, local, scroll, scroll; }
 .scroll + .scroll { margin-top: 1.2rem; }
 .scroll svg { max-width: none; }
@@ -63,7 +63,8 @@ dl.words-list dt { font-weight: 600; color: var(--ink); } dl.words-list dd { mar
 svg .mark { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
 @media (max-width: 40rem) { body { padding: 1rem .7rem 3rem; font-size: 14px; } .figures dd { font-size: 1.1rem; }
   .figures { grid-template-columns: repeat(2, 1fr); } caption { white-space: normal; }
-  th.name { white-space: normal; max-width: 7.5rem; overflow-wrap: anywhere; } .words { min-width: 8rem; }
+  th.name { white-space: normal; min-width: 5.6rem; max-width: 8rem; overflow-wrap: break-word; }
+  .words { min-width: 8rem; }
   th, td { padding: .2rem .4rem; } }
 @media print { body { max-width: none; padding: 0; font-size: 10pt; } nav, .filter { display: none; }
   figure, .figures div, tr { break-inside: avoid; } h2, h3 { break-after: avoid; }

@@ -126,6 +126,14 @@ def test_a_log_that_contradicts_itself_is_still_judged(tmp_path: Path, capsys: p
     assert "rounds broken" in shown(capsys)
 
 
+def test_a_folder_of_runs_is_told_from_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("one", "two"):
+        folder_of(tmp_path / name, GOOD)
+    assert app.run(["report", str(tmp_path)]) == exits.USAGE
+    said = capsys.readouterr().err
+    assert f"is a folder of 2 runs, and no run; name the runs themselves: unlockstep report {tmp_path}/*" in said
+
+
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [

@@ -23,6 +23,7 @@ from unlockstep.report.figures import (
     number,
     share,
     stacked,
+    tick_text,
     time_ticks,
 )
 
@@ -101,3 +102,8 @@ def test_parts_of_a_bar_fill_it() -> None:
     root = ElementTree.fromstring(stacked("t", [("all", parts)]))
     wide = [float((each.get("width") or "").rstrip("%")) for each in root.iter("rect")]
     assert wide == [75.0, 25.0]
+
+
+def test_what_a_tick_says_stays_in_the_picture() -> None:
+    assert 'x="200" y="9" text-anchor="middle">45 s<' in tick_text(200, 9, "45 s", 420)
+    assert 'x="419" y="9" text-anchor="end">300,000<' in tick_text(408, 9, "300,000", 420)

@@ -10,8 +10,11 @@ import msgspec
 import pytest
 
 from support.logs import GOOD, joined, live, step, until
-from support.reports import folder_of, view_in
-from unlockstep.core.events import BytesMoved, EvaluationReported, Event, LearnerJoined, RoundClosed
+from support.reports import CONFIG, folder_of, view_in
+from unlockstep import __version__
+from unlockstep import tape as tapes
+from unlockstep.config import RunSection
+from unlockstep.core.events import BytesMoved, EvaluationReported, Event, LearnerJoined, RoundClosed, StepReported
 from unlockstep.core.status import Score
 from unlockstep.report.comparison import comparison
 from unlockstep.report.page import page
@@ -77,6 +80,25 @@ def test_a_page_holds_every_section_and_its_figures(tmp_path: Path) -> None:
         assert heading in said
     assert "night: finished" in said and "0.7500 nats/byte at step 5" in said
     assert "Goodput 90.0 %" in said and "5 MB" in said
+
+
+def test_a_page_is_called_after_its_folder_and_says_how_the_run_was_set_up(tmp_path: Path) -> None:
+    written = page(view_in(folder_of(tmp_path / "mine", RICH), "mine"))
+    assert "<title>mine: report of run night</title>" in written and "<h1>mine: finished</h1>" in written
+    said = read(written).said
+    assert "model llama-tiny" in said and "fragments (P) 2" in said and "quorum (K) 1" in said
+    assert f"report written by unlockstep {__version__}" in said and "class=marked" not in written
+
+
+def test_only_tokens_that_were_reported_are_said_to_be_accounted_for(tmp_path: Path) -> None:
+    said = read(page_of(tmp_path)).said
+    assert "every token that was reported" in said and "did not live to report, nobody can count" in said
+
+
+def test_up_and_down_and_columns_of_words_say_what_they_are(tmp_path: Path) -> None:
+    written = page_of(tmp_path)
+    assert ">up, per second</text>" in written and ">down, per second</text>" in written
+    assert '<th scope="col" class=name>weights</th>' in written
 
 
 def test_every_chart_has_marks_and_a_name(tmp_path: Path) -> None:
@@ -181,6 +203,36 @@ def test_a_simulated_run_is_held_against_the_real_one_with_the_same_tape(tmp_pat
     assert "Simulated against real" in said and "Tape dawn: real (real) and simulated (simulated)" in said
     assert "points" in said
     assert "Simulated against real" not in read(comparison([real, other])).said
+
+
+def test_settings_that_differ_are_marked(tmp_path: Path) -> None:
+    other = msgspec.structs.replace(CONFIG, run=RunSection(steps=5, seed=7))
+    views = [
+        view_in(folder_of(tmp_path / "one", RICH), "one"),
+        view_in(folder_of(tmp_path / "two", RICH, other), "two"),
+    ]
+    written = comparison(views)
+    assert re.findall(r'<tr class=marked><th scope="row" class="name">([^<]+)', written) == ["seed"]
+    assert "<title>one, two: report of 2 runs</title>" in written
+
+
+def test_a_copy_of_another_length_and_pace_is_compared_over_what_both_have(tmp_path: Path) -> None:
+    """The real run lasts 490 ms, 390 of them on the tape; the copy 300 ms, with steps of half the length."""
+    kill = Kill(at_ns=150 * MS, target="b")
+    tape = Tape(name="dawn", learners=("a", "b"), actions=(kill, Restart(at_ns=360 * MS, target="b")))
+    half = [msgspec.structs.replace(event, step_ns=50 * MS) if isinstance(event, StepReported) else event
+            for event in until(300)]  # fmt: skip
+    folders = folder_of(tmp_path / "real", RICH), folder_of(tmp_path / "copy", half, simulated=True)
+    tapes.write(tape, folders[0] / "tape.jsonl")
+    tapes.write(msgspec.structs.replace(tape, actions=(kill,)), folders[1] / "tape.jsonl")
+    real, copy = view_in(folders[0], "real"), view_in(folders[1], "copy")
+    said = read(comparison([real, copy])).said
+    assert "The real run lasted until 0.39 s of the tape, the simulated one until 0.3 s" in said
+    assert "Tape dawn, until 0.3 s of it" in said
+    assert "--set virtual.step_s=0.1." in said and "--steps 5." in said
+    tapes.write(tape, folders[1] / "tape.jsonl")
+    said = read(comparison([real, view_in(folders[1], "copy")])).said
+    assert "Of 2 actions of the tape, 1 came after the end of the simulated run and was not played." in said
 
 
 def test_a_learner_that_rejoins_many_times_fills_a_row_and_not_the_page(tmp_path: Path) -> None:

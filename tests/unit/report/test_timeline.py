@@ -103,6 +103,15 @@ def test_what_nobody_heard_of_in_time_is_drawn_as_computing_with_a_line() -> Non
     assert 'fill="var(--unheard)"' in timeline_svg(timeline(story), "t")
 
 
+def test_slow_steps_of_which_nobody_heard_are_drawn_as_slowed_in_part() -> None:
+    slow = [StepReported(at * MS, "a", 1, n, n, 10 * n, 400 * MS, 1.0) for n, at in ((1, 400), (2, 800))]
+    last = StepReported(2400 * MS, "a", 1, 6, 6, 60, 400 * MS, 1.0)
+    story = (joined(0, "a"), live(400, "a"), *slow, LearnerAway(810 * MS, "a", 1),
+             joined(1900, "a", resumed=True), last)  # fmt: skip
+    row = timeline(story, 2400).rows["a"]
+    assert spent_ms(row) == {"computing": 600, "slowed": 1800, "unheard": 1200}
+
+
 def test_of_too_many_marks_those_of_single_learners_are_left_out() -> None:
     kills = [kind(at_ns=at * MS // 2, target="b") for at in range(0, 600, 2) for kind in (Kill, Restart)]
     read = timeline(tape=Tape(name="dawn", learners=("a", "b"), actions=tuple(kills)))

@@ -118,6 +118,6 @@ def test_learners_that_die_by_themselves_are_started_again(tmp_path: Path) -> No
         assert train.process.returncode == 128 + signal.SIGTERM
     accounting = account(train.events(), options=ProtocolOptions(fragments=4))
     absence = accounting.absences[0]
-    assert absence.live_ns is not None
-    assert accounting.downtime_ns >= absence.live_ns - absence.gone_ns > 0
+    assert absence.joined_ns is not None
+    assert accounting.downtime_ns >= absence.joined_ns - absence.gone_ns > 0
     assert accounting.balance == 0

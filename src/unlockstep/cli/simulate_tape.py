@@ -232,7 +232,7 @@ def _table(account: Account) -> Table:
         table.add_row("the syncer", f"{account.lives} starts")
     table.add_row("commits", f"{accounting.rounds_committed}")
     table.add_row("participation", "none" if accounting.participation is None else f"{accounting.participation:.1%}")
-    table.add_row("nobody live for", duration(accounting.downtime_ns))
+    table.add_row("nobody trained for", duration(accounting.downtime_ns))
     table.add_row("tokens trained", f"{ledger.trained:.6g}")
     table.add_row("merged", share(ledger.merged))
     table.add_row("merged late", share(ledger.merged_late))

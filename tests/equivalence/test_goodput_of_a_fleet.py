@@ -40,7 +40,9 @@ def lived_through(tape: Tape, end_ns: int) -> Accounting:
     return account(world.events, config.protocol, tape)
 
 
-@pytest.mark.parametrize(("chips", "learners", "seed"), [(1_200_000, 8, 0), (1_200_000, 8, 1), (300_000, 2, 2)])
+@pytest.mark.parametrize(
+    ("chips", "learners", "seed"), [(1_200_000, 8, 0), (1_200_000, 8, 1), (300_000, 2, 2), (1_200_000, 1, 1)]
+)
 def test_the_goodput_of_a_fleets_tape_is_that_of_the_fleet(chips: int, learners: int, seed: int) -> None:
     fleet, duration_s = Fleet(chips=chips, learners=learners), 300.0
     history = play(fleet, horizon_s=duration_s, replicas=1, seed=seed)

@@ -46,7 +46,7 @@ from unlockstep.core.reasons import NOT_ENTERED, DepartureReason, RefusalReason
 from unlockstep.core.status import LedgerStatus, Score
 from unlockstep.core.sync_round import RoundMemory
 from unlockstep.report.goodput import Goodput, RosterTime
-from unlockstep.report.presence import Absence, Presence, Union
+from unlockstep.report.presence import Absence, Presence, Training, Union
 from unlockstep.report.tape_time import TapeTime
 from unlockstep.tape import Tape
 
@@ -130,8 +130,8 @@ class Accounting(msgspec.Struct, frozen=True):
     participation: float | None
     """Mean over closed rounds of participants over live learners, each at most 1."""
     downtime_ns: int
-    """Time of ``duration_ns`` in which no learner trained, by all that was ever heard: one that trained on while it had
-    no connection, or the run no syncer, counts as training once it has reported it."""
+    """Time of ``duration_ns`` in which no learner trained, by all that was ever heard (``presence.Training``): one that
+    trained on while it had no connection, or the run no syncer, counts as training once it has reported it."""
     rounds_committed: int
     rounds_empty: int
     staleness: dict[int, int]
@@ -184,7 +184,8 @@ def account(
         _Course(), _Data(), _Tokens(options), Presence(), _Steps(), _Rounds()
     )  # fmt: skip
     tape_time = TapeTime(tape, simulated)
-    roster = RosterTime(tape_time, until_ns, presence.worked)
+    training = Training()
+    roster = RosterTime(tape_time, until_ns, training.take)
     for event in events:
         if not course.see(event):
             continue
@@ -194,7 +195,7 @@ def account(
     presence.end(course.last_ns)
     ledgers = {name: mine.status() for name, mine in tokens.ledgers.items()}
     goodput, each = roster.account(ledgers)
-    downtime_ns = presence.downtime_ns({name: spread(gaps_ns).median_ns for name, (_, gaps_ns) in steps.gaps.items()})
+    downtime_ns = training.missing_ns(presence.spans)
     duration_ns = 0 if presence.first_live_ns is None else course.last_ns - presence.first_live_ns
     shares = rounds.shares
     return Accounting(

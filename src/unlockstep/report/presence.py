@@ -7,8 +7,9 @@ Part of the room ``report``. Decides what an absence and what downtime is. What 
 from __future__ import annotations
 
 import bisect
-from collections import Counter
-from collections.abc import Iterable, Mapping
+import statistics
+from collections import Counter, deque
+from collections.abc import Iterable
 
 import msgspec
 
@@ -24,7 +25,10 @@ from unlockstep.core.events import (
     SyncerResumed,
 )
 from unlockstep.core.reasons import DepartureReason, Recovered
-from unlockstep.report.stretches import LATE_STEPS, Doing, Stretch
+from unlockstep.report.stretches import USUAL_STEPS, Doing, Stretch
+
+STILL_STEPS = 2
+"""Of a step counts at most what so many of those before it took."""
 
 
 class Absence(msgspec.Struct, frozen=True):
@@ -48,15 +52,18 @@ class Absence(msgspec.Struct, frozen=True):
 class Union:
     """Stretches of time, overlapping ones joined: a run may hold a million steps and thousands of absences."""
 
-    def __init__(self, stretches: Iterable[tuple[int, int]]) -> None:
+    def __init__(self, stretches: Iterable[tuple[int, int]] = ()) -> None:
         self._begins: list[int] = []
         self._ends: list[int] = []
         for begin_ns, end_ns in sorted(stretches):
-            if self._ends and begin_ns <= self._ends[-1]:
-                self._ends[-1] = max(self._ends[-1], end_ns)
-            else:
-                self._begins.append(begin_ns)
-                self._ends.append(end_ns)
+            self.add(begin_ns, end_ns)
+
+    def add(self, begin_ns: int, end_ns: int) -> None:
+        """One more."""
+        first, last = bisect.bisect_left(self._ends, begin_ns), bisect.bisect_right(self._begins, end_ns)
+        if first < last:  # It touches these.
+            begin_ns, end_ns = min(begin_ns, self._begins[first]), max(end_ns, self._ends[last - 1])
+        self._begins[first:last], self._ends[first:last] = [begin_ns], [end_ns]
 
     def overlap(self, begin_ns: int, end_ns: int) -> bool:
         """Whether any of them shares time with this one."""
@@ -74,6 +81,34 @@ class Union:
         return shared_ns
 
 
+class Training:
+    """When at least one learner trained: it was in a step, or between two, whether or not anybody heard of it then.
+
+    Of a step that took more than twice as long as the median of the fifteen before it, the end counts alone, so much as
+    two of them take: its process may have stood still.
+    """
+
+    def __init__(self) -> None:
+        self._trained = Union()
+        self._lengths_ns: dict[str, deque[int]] = {}
+
+    def take(self, stretch: Stretch) -> None:
+        """A stretch is settled. (A ``Sink``.)"""
+        if stretch.doing not in (Doing.COMPUTING, Doing.WAITING) or stretch.end_ns <= stretch.begin_ns:
+            return
+        begin_ns = stretch.begin_ns
+        if stretch.step_ns:
+            lengths_ns = self._lengths_ns.setdefault(stretch.learner, deque(maxlen=USUAL_STEPS))
+            if lengths_ns:
+                begin_ns = max(begin_ns, stretch.end_ns - round(STILL_STEPS * statistics.median(lengths_ns)))
+            lengths_ns.append(stretch.step_ns)
+        self._trained.add(begin_ns, stretch.end_ns)
+
+    def missing_ns(self, spans: Iterable[tuple[int, int]]) -> int:
+        """How much of these there is in which nobody trained."""
+        return sum(end_ns - begin_ns - self._trained.shared_ns(begin_ns, end_ns) for begin_ns, end_ns in spans)
+
+
 class Presence:
     """Who is live, and who was away from when to when.
 
@@ -89,10 +124,9 @@ class Presence:
         self.absences: list[Absence] = []
         self._latest: dict[str, int] = {}
         """Learner -> its latest absence."""
-        self._nobody_live: list[tuple[int, int]] = []
-        self._down_since_ns: int | None = None
-        self._worked: list[Stretch] = []
-        """Stretches of work in times in which nobody was live."""
+        self.spans: list[tuple[int, int]] = []
+        """From the first learner becoming live to the end of the run; two of a run that went on after its end."""
+        self._since_ns: int | None = None
         self._is_finishing = False
         self._seen_ns = 0
         """When the last event happened: a syncer that has died had been there until then, as far as anybody knows."""
@@ -105,8 +139,8 @@ class Presence:
                     self.without_syncer_ns += max(0, event.at_ns - self._seen_ns)
                 for learner in sorted(self.live):
                     self._goes(learner, self._seen_ns)
-                if self.first_live_ns is not None and self._down_since_ns is None:  # It had been reaching its end.
-                    self._down_since_ns = self._seen_ns
+                if self.first_live_ns is not None and self._since_ns is None:  # It had been reaching its end.
+                    self._since_ns = self._seen_ns
             case LearnerJoined():
                 self.starts[event.learner] += not event.resumed
                 self._goes(event.learner, event.at_ns)
@@ -125,48 +159,16 @@ class Presence:
                 self.end(event.at_ns)
         self._seen_ns = event.at_ns
 
-    def worked(self, stretch: Stretch) -> None:
-        """A stretch is settled. (A ``Sink``.)"""
-        if stretch.doing is not Doing.COMPUTING:
-            return
-        since_ns = self._down_since_ns
-        if since_ns is not None and stretch.end_ns > since_ns:
-            self._worked.append(stretch)
-            return
-        for begin_ns, end_ns in reversed(self._nobody_live):
-            if end_ns <= stretch.begin_ns:
-                return
-            if begin_ns < stretch.end_ns:
-                self._worked.append(stretch)
-                return
-
-    def downtime_ns(self, usual_ns: Mapping[str, int]) -> int:
-        """Time between the first learner becoming live and the end in which nobody trained: nobody was live, and
-        nobody has reported steps of that time since.
-
-        Args:
-            usual_ns: the length of a step of each learner. One that took longer may have stood still: only its end
-                counts, so much of it as two steps would have taken.
-        """
-
-        def begin_ns(work: Stretch) -> int:
-            usual = usual_ns.get(work.learner, 0)
-            return max(work.begin_ns, work.end_ns - LATE_STEPS * usual) if work.step_ns and usual else work.begin_ns
-
-        worked = Union((begin_ns(work), work.end_ns) for work in self._worked)
-        return sum(end_ns - begin_ns - worked.shared_ns(begin_ns, end_ns) for begin_ns, end_ns in self._nobody_live)
-
     def end(self, now_ns: int) -> None:
-        """Somebody is live, or the run has reached its end: what follows is no downtime."""
-        if self._down_since_ns is not None:
-            self._nobody_live.append((self._down_since_ns, now_ns))
-            self._down_since_ns = None
+        """The run has reached its end: what follows is no downtime."""
+        if self._since_ns is not None:
+            self.spans.append((self._since_ns, now_ns))
+            self._since_ns = None
 
     def _comes(self, learner: str, now_ns: int, recovered: Recovered | None) -> None:
         self.live.add(learner)
-        self.end(now_ns)
         if self.first_live_ns is None:
-            self.first_live_ns = now_ns
+            self.first_live_ns = self._since_ns = now_ns
         self._returns(learner, live_ns=now_ns, recovered=recovered)
 
     def _goes(self, learner: str, now_ns: int) -> None:
@@ -175,8 +177,6 @@ class Presence:
         self.live.remove(learner)
         if self._is_finishing:
             return
-        if not self.live:
-            self._down_since_ns = now_ns
         self._latest[learner] = len(self.absences)
         self.absences.append(Absence(learner, now_ns, None, None, None, None))
 

@@ -240,48 +240,52 @@ def test_staleness_is_counted_per_contribution() -> None:
 # ------------------------------------------------------------------------------------------- time
 
 
-def test_downtime_is_time_without_a_live_learner() -> None:
-    away = [LearnerAway(5, "a", 1), joined(6, resumed=True), live(8)]
-    assert tell(*START, *away, finished(20)).downtime_ns == 8 - 5
+def trained(*at: int, learner: str = "a") -> list[Event]:
+    """A step each, of 1 ns, that are numbered as the time is."""
+    return [StepReported(end, learner, 1, end, end, 10 * end, 1, 2.0) for end in at]
 
 
-def test_time_without_a_syncer_counts_as_down_from_the_last_that_is_known_of_it() -> None:
-    resumed = [SyncerResumed(9, 2, 1, (0,)), joined(10, resumed=True), live(11)]
-    accounting = tell(*START, step(4, tokens=20), *resumed, finished(20))
-    assert accounting.downtime_ns == 11 - 4
+def back(at: int, number: int) -> list[Event]:
+    """The same process joins again, and reports its next step."""
+    return [joined(at - 1, resumed=True), live(at), StepReported(at, "a", 1, number, number, 10 * number, 1, 2.0)]
+
+
+def test_downtime_is_time_in_which_nobody_trains() -> None:
+    assert tell(*START, *trained(2, 3), LearnerAway(5, "a", 1), *back(8, 4), finished(20)).downtime_ns == 7 - 3
+
+
+def test_time_without_a_syncer_is_down_if_nobody_trained_meanwhile() -> None:
+    accounting = tell(*START, *trained(2, 3, 4), SyncerResumed(9, 2, 1, (0,)), *back(11, 5), finished(20))
+    assert (accounting.downtime_ns, accounting.without_syncer_ns) == (10 - 4, 9 - 4)
 
 
 def test_who_trained_on_without_a_syncer_or_a_connection_was_no_downtime() -> None:
-    """Three steps of 1 ns until 4, six more that were reported when it was back, one of them by itself."""
-    first = [StepReported(at, "a", 1, at, at, 10 * at, 1, 2.0) for at in (2, 3, 4)]
-    later = [live(11), StepReported(11, "a", 1, 10, 10, 100, 1, 2.0)]
-    back = [joined(10, resumed=True), *later, finished(20)]
-    resumed = tell(*START, *first, SyncerResumed(9, 2, 1, (0,)), *back)
-    assert (resumed.downtime_ns, resumed.uptime, resumed.without_syncer_ns) == (1, 1 - 1 / 19, 9 - 4)
-    cut = tell(*START, *first, LearnerAway(5, "a", 1), *back)
-    assert (cut.downtime_ns, cut.without_syncer_ns) == (1, 0)
+    """Three steps until 4, six more that were reported when it was back, one of them by itself."""
+    for gone, without_ns in ((SyncerResumed(9, 2, 1, (0,)), 9 - 4), (LearnerAway(5, "a", 1), 0)):
+        accounting = tell(*START, *trained(2, 3, 4), gone, *back(11, 10), finished(20))
+        assert (accounting.downtime_ns, accounting.uptime) == (1, 1 - 1 / 19)
+        assert accounting.without_syncer_ns == without_ns
 
 
 def test_a_step_in_which_a_process_stood_still_keeps_nobody_up_but_at_its_end() -> None:
-    first = [StepReported(at, "a", 1, at, at, 10 * at, 1, 2.0) for at in (2, 3, 4)]
-    gone = [LearnerAway(6, "a", 1), joined(104, resumed=True), live(104)]
     stood = StepReported(104, "a", 1, 5, 5, 50, 100, 2.0)
-    assert tell(*START, *first, *gone, stood, finished(200)).downtime_ns == 104 - 6 - 2
+    assert tell(*START, *trained(2, 3, 4), stood, finished(200)).downtime_ns == 104 - 4 - 2
 
 
-def test_so_does_the_time_between_an_orderly_stop_and_the_next_life() -> None:
+def test_the_time_between_an_orderly_stop_and_the_next_life_is_down() -> None:
     stopped = [RunFinishing(3, 1, "told to stop"), LearnerAway(4, "a", 1), finished(5)]
-    resumed = [SyncerResumed(9, 2, 1, (0,)), joined(10, resumed=True), live(11)]
-    assert tell(*START, *stopped, *resumed, finished(20)).downtime_ns == 11 - 5
+    resumed = [SyncerResumed(9, 2, 1, (0,)), *back(11, 4)]
+    assert tell(*START, *trained(2, 3), *stopped, *resumed, finished(20)).downtime_ns == 10 - 5
 
 
 def test_while_somebody_trains_nothing_is_down() -> None:
-    assert tell(*START, joined(1, "b"), live(2, "b"), LearnerAway(5, "a", 1), finished(20)).downtime_ns == 0
+    both = [joined(1, "b"), live(2, "b"), *trained(2, learner="b"), LearnerAway(5, "a", 1)]
+    assert tell(*START, *both, finished(20)).downtime_ns == 0
 
 
 def test_a_run_that_breaks_off_is_down_to_its_last_event() -> None:
     accounting = tell(*START, LearnerAway(5, "a", 1), LearnerDeparted(15, "a", 1, DepartureReason.LEASE_EXPIRED))
-    assert (accounting.downtime_ns, accounting.ended) == (10, False)
+    assert (accounting.downtime_ns, accounting.ended) == (15 - 1, False)
 
 
 def test_the_first_step_of_a_process_has_no_gap_before_it() -> None:

@@ -99,7 +99,7 @@ class Training:
         begin_ns = stretch.begin_ns
         if stretch.step_ns:
             lengths_ns = self._lengths_ns.setdefault(stretch.learner, deque(maxlen=USUAL_STEPS))
-            if lengths_ns:
+            if lengths_ns and stretch.step_ns > STILL_STEPS * min(lengths_ns):
                 begin_ns = max(begin_ns, stretch.end_ns - round(STILL_STEPS * statistics.median(lengths_ns)))
             lengths_ns.append(stretch.step_ns)
         self._trained.add(begin_ns, stretch.end_ns)

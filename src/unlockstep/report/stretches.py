@@ -231,7 +231,9 @@ class Attendance:
 
     def _settle(self, learner: str, course: _Course) -> None:
         """What is still to come begins after the last report came: so the place of every step is known."""
-        ends_ns, limit_ns = [], course.reports[-1].at_ns if course.reports else 0
+        if not course.reports:
+            return
+        ends_ns, limit_ns = [], course.reports[-1].at_ns
         for report in reversed(course.reports):
             limit_ns = min(limit_ns, report.at_ns)
             ends_ns.append(limit_ns)

@@ -207,11 +207,12 @@ def _caveats(real: RunView, simulated: RunView) -> Iterator[str]:
     clock, virtual = real.summary.accounting.clock, simulated.summary.accounting.clock
     if _differs(clock, virtual, 0.05):
         yield f"The real run took {clock:,} steps, the simulated one {virtual:,}: simulate it with --steps {clock}."
-    if one.start_ns is not None and other.start_ns is not None and _differs(one.start_ns, other.start_ns, 0.1):
+    start_ns = one.first_start_ns if one.start_ns is None else one.start_ns
+    if start_ns is not None and other.start_ns is not None and _differs(start_ns, other.start_ns, 0.1):
         yield (
-            f"From the start of a process to its first step it took {seconds(one.start_ns)} in the real run and "
+            f"From its start to its joining a process took {seconds(start_ns)} in the real run and "
             f"{seconds(other.start_ns)} in the simulated one; every start on the tape makes them differ by so much: "
-            f"simulate it with --set virtual.start_s={one.start_ns / NANOSECONDS_PER_SECOND:.3g}."
+            f"simulate it with --set virtual.start_s={start_ns / NANOSECONDS_PER_SECOND:.3g}."
         )
 
 

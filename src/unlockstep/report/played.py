@@ -6,10 +6,11 @@ Part of the room ``report``. Decides what of two runs under one tape can be comp
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 
 import msgspec
 
-from unlockstep.core.events import Event, LearnerJoined, RunFinishing, StepReported, SyncerResumed
+from unlockstep.core.events import Event, LearnerJoined, RunFinishing, SyncerResumed
 from unlockstep.report.tape_time import TapeTime
 from unlockstep.tape import SYNCER, Join, Replace, Restart
 
@@ -25,8 +26,10 @@ class Played(msgspec.Struct, frozen=True):
     """Actions after that."""
     actions: int
     start_ns: int | None
-    """From the start of a process to its first step, median of those that the tape started, else of the first ones;
-    None: nobody has taken a step."""
+    """From when the tape starts the process of a learner to its joining, median; None: none of those has joined."""
+    first_start_ns: int | None
+    """From the beginning of the log to the joining of the first learners, median: what a start takes, about, where
+    processes are real."""
 
 
 class PlayedReader:
@@ -36,19 +39,15 @@ class PlayedReader:
         self._tape = tape
         self._finishing_ns: int | None = None
         self._last_ns = 0
-        self._is_new: set[str] = set()
-        self._first_steps: dict[str, list[int]] = {}
-        """By learner, when the first step of each of its processes began."""
+        self._joined: dict[str, list[int]] = {}
+        """By learner, when each of its processes joined."""
 
     def see(self, event: Event) -> None:
         self._tape.see(event)
         self._last_ns = max(self._last_ns, event.at_ns)
         match event:
             case LearnerJoined(resumed=False):
-                self._is_new.add(event.learner)
-            case StepReported() if event.learner in self._is_new:
-                self._is_new.discard(event.learner)
-                self._first_steps.setdefault(event.learner, []).append(event.at_ns - event.step_ns)
+                self._joined.setdefault(event.learner, []).append(event.at_ns)
             case RunFinishing():
                 self._finishing_ns = event.at_ns
             case SyncerResumed():
@@ -60,18 +59,19 @@ class PlayedReader:
         if begin_ns is None or tape is None:
             return None
         end_ns = self._last_ns if self._finishing_ns is None else self._finishing_ns
-        starts_ns = self._starts_ns() or [steps[0] for _, steps in sorted(self._first_steps.items())]
+        first_ns = [joined[0] for name, joined in sorted(self._joined.items()) if name in tape.learners]
         return Played(
             begin_ns,
             end_ns - begin_ns,
             sum(at_ns > end_ns for at_ns, _ in self._tape.actions()),
             len(tape.actions),
-            round(statistics.median(starts_ns)) if starts_ns else None,
+            _median(self._starts_ns()),
+            _median(first_ns),
         )
 
     def _starts_ns(self) -> list[int]:
-        """How long those took that the tape started; a process that another one followed before its first step, no
-        time is known of."""
+        """How long those took that the tape started; a process that another one followed before it joined took nobody
+        knows how long."""
         starts: dict[str, list[int]] = {}
         for at_ns, action in self._tape.actions():
             if isinstance(action, Join | Restart | Replace) and action.target != SYNCER:
@@ -79,6 +79,10 @@ class PlayedReader:
         taken = []
         for learner, begins in starts.items():
             for begin_ns, next_ns in zip(begins, [*begins[1:], 2**63], strict=True):
-                steps = [at_ns for at_ns in self._first_steps.get(learner, ()) if begin_ns <= at_ns < next_ns]
-                taken += [steps[0] - begin_ns] if steps else []
+                joined = [at_ns for at_ns in self._joined.get(learner, ()) if begin_ns <= at_ns < next_ns]
+                taken += [joined[0] - begin_ns] if joined else []
         return taken
+
+
+def _median(values: Sequence[int]) -> int | None:
+    return round(statistics.median(values)) if values else None

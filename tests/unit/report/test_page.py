@@ -235,6 +235,22 @@ def test_a_copy_of_another_length_and_pace_is_compared_over_what_both_have(tmp_p
     assert "Of 2 actions of the tape, 1 came after the end of the simulated run and was not played." in said
 
 
+def test_what_it_takes_to_start_a_process_is_named_where_two_runs_differ_in_it(tmp_path: Path) -> None:
+    """b is started again at 200 ms of the tape, and joins 300 ms later, in the copy at once."""
+    actions = (Kill(at_ns=150 * MS, target="b"), Restart(at_ns=200 * MS, target="b"))
+    tape = Tape(name="dawn", learners=("a", "b"), actions=actions)
+    begun = [joined(0, "a"), joined(0, "b"), step(100, "a", 1), step(100, "b", 1)]
+    views = []
+    for name, at, simulated in (("real", 600, False), ("copy", 201, True)):
+        again = [joined(at, "b", 2), live(at + 100, "b"), step(at + 100, "b", 1), step(1000, "a", 2)]
+        folder = folder_of(tmp_path / name, [*begun, *again], simulated=simulated)
+        tapes.write(tape, folder / "tape.jsonl")
+        views.append(view_in(folder, name))
+    said = read(comparison(views)).said
+    assert "From its start to its joining a process took 0.3 s in the real run and 0.001 s in the simulated one" in said
+    assert "--set virtual.start_s=0.3." in said
+
+
 def test_a_learner_that_rejoins_many_times_fills_a_row_and_not_the_page(tmp_path: Path) -> None:
     events: list[Event] = []
     for start in range(400):

@@ -39,6 +39,7 @@ SEEDS_NEEDED = {
     "rash_promise": 10,
     "unrepentant": 40,
     "incurious": 40,
+    "aloof": 110,
     "estranged": 10,
     "rounds_anew": 20,
     "at_rest": 40,

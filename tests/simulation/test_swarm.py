@@ -31,6 +31,7 @@ from unlockstep.core.status import LedgerStatus
 from unlockstep.core.syncer import SyncerCore
 from unlockstep.report.accounting import account
 from unlockstep.sim import story as stories
+from unlockstep.sim.canaries import canary
 from unlockstep.sim.swarm import JOINER, Outcome, Verdict, play
 
 SEEDS = 300
@@ -83,6 +84,15 @@ def test_a_story_that_once_went_wrong(path: Path) -> None:
     """The file says what was wrong."""
     outcome = play(stories.read(path))
     assert outcome.verdict is Verdict.PASSED, explain(outcome)
+
+
+def test_the_end_excuses_only_what_nobody_had_read_of_by_then() -> None:
+    """Of the two words in the story, the first is read before the run is over: a syncer must not pass that over."""
+    story = stories.read(Path(__file__).parent / "tapes" / "word_that_came_after_the_end.toml")
+    broken = canary("aloof")
+    outcome = play(story, make_core=broken.make_core)
+    assert (outcome.verdict, outcome.rule) == (Verdict.SAFETY, "astray"), outcome
+    assert "for round 0 " in outcome.sentence
 
 
 @pytest.mark.slow

@@ -27,7 +27,15 @@ from unlockstep.core.layout import Layout
 from unlockstep.core.leasing import Leasing
 from unlockstep.core.ledger import Ledger
 from unlockstep.core.membership import Member, Membership
-from unlockstep.core.messages import Committed, HandedOver, Recorded, Settled, UploadMeasured, VersionNotice
+from unlockstep.core.messages import (
+    Committed,
+    HandedOver,
+    Recorded,
+    Settled,
+    Undelivered,
+    UploadMeasured,
+    VersionNotice,
+)
 from unlockstep.core.options import ProtocolOptions
 from unlockstep.core.outbox import Outbox
 from unlockstep.core.rounds import Rounds
@@ -225,6 +233,13 @@ class _Incurious(Rounds):
         self, member: Member, unsettled: tuple[HandedOver, ...]
     ) -> tuple[tuple[HandedOver, ...], tuple[Settled, ...]]:
         return (), super().review(member, unsettled)[1]
+
+
+class _Aloof(Rounds):
+    """A learner that could not deliver something says so in vain."""
+
+    def enter_undelivered(self, member: Member, lost: Undelivered, now_ns: int) -> None:
+        pass
 
 
 class _Estranged(Membership):
@@ -517,6 +532,7 @@ CANARIES: dict[str, Canary] = {
         "what was not merged when the syncer died counts as entered", ("promise", "astray"), _core(adjust=_keep_entered)
     ),
     "incurious": Canary("what is gone with the syncer is not asked for again", ("astray",), _core(_Incurious)),
+    "aloof": Canary("what could not be delivered is entered nowhere", ("astray",), _core(_Aloof)),
     "estranged": Canary("members are forgotten with the syncer", ("incarnations",), _core(members=_Estranged)),
     "rounds_anew": Canary("rounds are counted anew with the syncer", ("rotation",), _core(adjust=_count_anew)),
     "at_rest": Canary("momentum is lost with the syncer", ("merged value",), freight=_Freight(_AtRest)),

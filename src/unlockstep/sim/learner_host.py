@@ -34,6 +34,7 @@ from unlockstep.core.messages import (
     UploadFailed,
     VersionNotice,
 )
+from unlockstep.core.run_states import RunState
 from unlockstep.learners.backend import Backend, FloatArray, InnerState
 from unlockstep.learners.state_body import Donated
 from unlockstep.loop import Contribution, LearnerLoop
@@ -41,6 +42,7 @@ from unlockstep.sim.cargo import Freight, Parcel
 from unlockstep.sim.life import Alarm, Life
 from unlockstep.sim.network import MILLISECOND_NS, SECOND_NS, Costs, Fate, Way, Wire
 from unlockstep.sim.syncer_host import Connection, SyncerProcess
+from unlockstep.sim.undeliverable import Undeliverable
 
 BACKOFF_NS_MIN = 50 * MILLISECOND_NS
 BACKOFF_NS_MAX = 1 * SECOND_NS
@@ -159,8 +161,7 @@ class LearnerProcess:
         self._transfers = self._next_payload = 0
         self._uploads: dict[HandedOver, Contribution] = {}
         """Under way, each at its newest attempt."""
-        self.undelivered: set[HandedOver] = set()
-        """What it could not hand over, at least once."""
+        self.undeliverable = Undeliverable()
         self._payloads: dict[int, FloatArray] = {}
         self._states: dict[int, Donated] = {}
         self._alarm = Alarm(life, self._on_deadline)
@@ -249,6 +250,7 @@ class LearnerProcess:
         if connection is not self._connection:
             return
         self._hang_up()
+        self.undeliverable.connection_lost()
         self._deliver(Disconnected())
         self._connect_later()
 
@@ -338,9 +340,16 @@ class LearnerProcess:
 
     def _say(self, message: LearnerMessage) -> None:
         connection = self._connection
-        if connection is not None:
-            data = messages.encode(message)
-            connection.to_syncer(lambda: connection.syncer.hear(connection, data))
+        if connection is None:
+            return
+        data, declared = messages.encode(message), self.undeliverable.say(message)
+
+        def arrive() -> None:
+            if connection.syncer.core.state is not RunState.FINISHED:
+                self.undeliverable.read(declared)
+            connection.syncer.hear(connection, data)
+
+        connection.to_syncer(arrive)
 
     def _say_goodbye(self, goodbye: Leave, until_ns: int) -> None:
         """When the uploads under way have arrived: after it they would be refused."""
@@ -383,7 +392,7 @@ class LearnerProcess:
         def fail() -> None:
             if self._uploads.get(key) is contribution:  # else it has been handed over once more since
                 del self._uploads[key]
-                self.undelivered.add(key)
+                self.undeliverable.fail(key)
                 self._deliver(UploadFailed(c.round, c.fragment, c.c_tokens, c.tokens))
 
         def hear() -> None:

@@ -68,7 +68,7 @@ class Promised:
         made = HandedOver(settled.round, settled.fragment, settled.tokens)
         self._settled[process].add(made)
         is_said_to_be_here = settled.refusal in (None, RefusalReason.DUPLICATE)
-        is_kept = made not in process.undelivered  # else the learner itself has said that it is not there
+        is_kept = made not in process.undeliverable.ever  # else the learner itself has said that it is not there
         is_to_be_found = self._is_durable and is_said_to_be_here and is_kept and self._remembers(process, made)
         if is_to_be_found and not self._history.knows(process.name, made.round, made.tokens):
             self._complain("promise", process, made, "is settled, it is told, but that is not saved")
@@ -88,12 +88,17 @@ class Promised:
                 self._ward.complain("durability", f"{text} {kept.get(fragment, 'none')}")
 
     def look_for_astray(self, process: LearnerProcess, given: Collection[HandedOver]) -> None:
-        """Of what a process has handed over, nothing is on its way any more."""
+        """The run is over, and no body that a process has handed over is on its way any more.
+
+        Each is entered, or the process has been told what became of it. Else the end has dropped it, and only if the
+        syncer could not know: the body came after the end, or that it never would was not yet said, or not yet read.
+        """
         for made in given:
-            is_late = (process.name, made.round, made.tokens) in self._came_too_late
-            is_told = is_late or made in self._settled[process]
+            came_too_late = (process.name, made.round, made.tokens) in self._came_too_late
+            is_dropped = came_too_late or made in process.undeliverable.unknown
+            is_told = made in self._settled[process]
             is_known = self._history.knows(process.name, made.round, made.tokens)
-            if not (is_told or is_known) and self._remembers(process, made):
+            if not (is_dropped or is_told or is_known) and self._remembers(process, made):
                 self._complain("astray", process, made, "has not been entered, and nobody has asked for it again")
 
     def _complain(self, rule: str, process: LearnerProcess, made: HandedOver, what: str) -> None:

@@ -374,12 +374,15 @@ class VirtualSection(_Section, frozen=True):
     """Merge and outer step."""
     save_s: float = 0.002
     """From when the syncer's state is what it is to its being on disk."""
+    start_s: float = 0.0
+    """From when the tape starts a process, of a learner or of the syncer, to its being there. Who is there when the run
+    begins has started."""
 
     def __post_init__(self) -> None:
         self._above_zero("step_s")
         self._require("jitter", 0 <= self.jitter <= 1, "it must be from 0 to 1")
-        self._at_least(0, "message_s", "body_s", "mbit_per_s", "commit_s", "save_s")
-        self._at_most(86_400, "step_s", "message_s", "body_s", "commit_s", "save_s")
+        self._at_least(0, "message_s", "body_s", "mbit_per_s", "commit_s", "save_s", "start_s")
+        self._at_most(86_400, "step_s", "message_s", "body_s", "commit_s", "save_s", "start_s")
 
 
 class RunConfig(_Section, frozen=True):

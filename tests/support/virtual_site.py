@@ -128,7 +128,7 @@ def drawn(seed: int, steps: int) -> tuple[RunConfig, Tape]:
         data=DataSection(),
         inner=run_config.InnerSection(schedule="constant"),
         evaluation=run_config.EvaluationSection(interval_s=1.0),
-        virtual=run_config.VirtualSection(enabled=True, jitter=0.1 * (seed % 3)),
+        virtual=run_config.VirtualSection(enabled=True, jitter=0.1 * (seed % 3), start_s=0.3 * (seed % 2)),
     )
     return cast(config, story.tape), story.tape
 

@@ -111,6 +111,7 @@ class LearnerProcess:
         overhear: called with whatever the syncer says to it.
         inner: what its inner optimizer remembers; None: it takes no other learner's, and gives nobody its own.
         about: what the run log should know of it.
+        start_ns: how long it takes to start, on a host that is not slowed down: until then it is not there.
     """
 
     def __init__(
@@ -128,6 +129,7 @@ class LearnerProcess:
         feed: Feed = lambda backend, grants: None,
         inner: InnerState | None = None,
         about: Mapping[str, str] | None = None,
+        start_ns: int = 0,
     ) -> None:
         layout = build_layout(backend.tensors(), config.protocol.fragments, LayoutMethod(config.protocol.layout))
         backend.bind(layout)
@@ -165,13 +167,21 @@ class LearnerProcess:
         self._payloads: dict[int, FloatArray] = {}
         self._states: dict[int, Donated] = {}
         self._alarm = Alarm(life, self._on_deadline)
-        self._step_number = 0
-        """Tells the end of the present step from that of one which was put off."""
-        self._step_ends_ns: int | None = None
-        """None between two steps."""
-        self._step_left_ns = 0
         self._is_leaving = self._is_ending = False
-        life.after(costs.message_ns, self._connect)
+        self.is_starting = start_ns > 0
+        """It is not there yet."""
+        self._start(start_ns)
+
+    def _start(self, start_ns: int) -> None:
+        if self.is_starting:
+            self.life.work(round(start_ns * self._host.slowdown), self._begin)
+        else:
+            self._begin()
+
+    def _begin(self) -> None:
+        """It has started: here it is."""
+        self.is_starting = False
+        self.life.after(self._costs.message_ns, self._connect)
 
     @property
     def is_uploading(self) -> bool:
@@ -180,33 +190,12 @@ class LearnerProcess:
 
     # ------------------------------------------------------------------------------------------- what is done to it
 
-    def stop(self) -> None:
-        """As SIGSTOP does. What is left of the present step is left."""
-        if self._step_ends_ns is not None:
-            self._step_left_ns = self._step_ends_ns - self.life.clock.now_ns()
-            self._step_number += 1
-        self.life.stop()
-
-    def resume(self) -> None:
-        """As SIGCONT does."""
-        in_step = self._step_ends_ns is not None
-        self.life.resume()
-        if in_step and self.life.is_running:
-            self._end_step_in(self._step_left_ns)
-
-    def pace(self, ratio: float) -> None:
-        """From now on everything takes ``ratio`` times as long as until now, the rest of the present step included."""
-        if self._step_ends_ns is None:
-            return
-        if self.life.is_stopped:
-            self._step_left_ns = round(self._step_left_ns * ratio)
-        else:
-            self._end_step_in(round((self._step_ends_ns - self.life.clock.now_ns()) * ratio))
-
     def leave(self) -> None:
-        """It is asked to go, in order: between two steps."""
+        """It is asked to go, in order: between two steps. One that is still starting just ends."""
         self._is_leaving = True
-        if self._step_ends_ns is None:
+        if self.is_starting:
+            self._end()
+        elif not self.life.is_working:
             self._depart()
 
     def kill(self) -> None:
@@ -276,14 +265,14 @@ class LearnerProcess:
 
     def _go_on(self) -> None:
         """Begin the next step if it may begin, and keep the deadline armed."""
-        if self._step_ends_ns is None and self.loop.wait_until_may_step(timeout_s=0):
+        if not self.life.is_working and self.loop.wait_until_may_step(timeout_s=0):
             if self.steps == 0 and self.loop.steps_before > 0:
                 self.backend.seek(self.loop.steps_before)
             if self._course is not None:
                 grants = self.loop.take(self._course.step_sequences)
                 self.taken += grants
                 self._feed(self.backend, grants)
-            self._end_step_in(round(self._step_ns(self.steps) * self._host.slowdown))
+            self.life.work(round(self._step_ns(self.steps) * self._host.slowdown), self._end_step)
         self._alarm.set(self.loop.next_deadline_ns())
         if self.loop.done is not None and not self._is_ending:
             self._is_ending = True
@@ -293,16 +282,9 @@ class LearnerProcess:
         self.loop.on_deadline()
         self._go_on()
 
-    def _end_step_in(self, left_ns: int) -> None:
-        self._step_number += 1
-        number = self._step_number
-        self._step_ends_ns = self.life.clock.now_ns() + left_ns
-        self.life.at(self._step_ends_ns, lambda: self._end_step(number))
-
-    def _end_step(self, number: int) -> None:
-        if number != self._step_number or self.loop.done is not None:
+    def _end_step(self) -> None:
+        if self.loop.done is not None:
             return
-        self._step_ends_ns = None
         stats = self.backend.inner_step(self.loop.clock)
         self.steps += 1
         self.loop.finish_step(stats)

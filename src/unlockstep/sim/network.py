@@ -37,6 +37,8 @@ class Costs:
     commit_ns: int = 10 * MILLISECOND_NS
     save_ns: int = 2 * MILLISECOND_NS
     """From when the syncer's state is what it is to its being on disk."""
+    start_ns: int = 0
+    """From when a tape starts a process to its being there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -406,6 +406,8 @@ class _Stage:
     def _wake_syncer(self) -> None:
         for kind in (tapes.Free, tapes.Restart, tapes.Continue):
             self.world.apply(kind(at_ns=0, target=tapes.SYNCER), self._start)
+        if not self.world.syncer.life.is_running:
+            self._run(self.world.clock.now_ns() + self.story.costs.start_ns)
 
     def _revive(self, name: str) -> None:
         world = self.world

@@ -103,6 +103,15 @@ class World:
         return self.lives[-1]
 
     @property
+    def syncer_runs(self) -> bool:
+        """Whether the syncer answers, or will without anybody's doing: a process that runs, or is starting."""
+        return self._syncer_life.is_running
+
+    @property
+    def syncer_is_stopped(self) -> bool:
+        return self._syncer_life.is_alive and self._syncer_life.is_stopped
+
+    @property
     def core(self) -> SyncerCore:
         return self.syncer.core
 
@@ -148,6 +157,11 @@ class World:
     def is_up(self, name: str) -> bool:
         """Whether a learner has a process that lives, stopped or not."""
         return name in self._hosts and self._hosts[name].is_up
+
+    @property
+    def starting(self) -> tuple[str, ...]:
+        """Learners whose process has begun to start, and is not there yet."""
+        return tuple(name for name in self._hosts if self.is_up(name) and self.process(name).is_starting)
 
     def can_train(self, name: str) -> bool:
         """Whether a learner will take another step without anybody's doing: a process that runs, has not ended for
@@ -202,12 +216,12 @@ class World:
                 host.slowdown, host.wire.bits_per_s, host.bodies_to_damage = 1.0, self._links.bits_per_s, 0
                 host.wire.delay_ns = 0
                 host.wire.heal()
-                self.join(action.target, *start(action.target))
+                self.join(action.target, *start(action.target), start_ns=self._costs.start_ns)
             case tapes.Restart():
-                self.join(action.target, *start(action.target))
+                self.join(action.target, *start(action.target), start_ns=self._costs.start_ns)
             case tapes.Replace() if alive:
                 self._lose_sight(host)
-                self.join(action.target, *start(action.target))
+                self.join(action.target, *start(action.target), start_ns=self._costs.start_ns)
             case tapes.Cut():
                 host.wire.cut(_WAYS[action.direction], host.fall_silent)
             case tapes.Heal():
@@ -221,7 +235,7 @@ class World:
             case tapes.Slow():
                 ratio, host.slowdown = action.factor / host.slowdown, action.factor
                 if process is not None and alive:
-                    process.pace(ratio)
+                    process.life.pace(ratio)
             case tapes.Corrupt():
                 host.bodies_to_damage += action.bodies
             case _ if process is None or not alive:
@@ -229,34 +243,35 @@ class World:
             case tapes.Kill():
                 process.kill()
             case tapes.Stop() if process.life.is_running:
-                process.stop()
+                process.life.stop()
             case tapes.Continue() if process.life.is_stopped:
-                process.resume()
+                process.life.resume()
             case tapes.Leave() if process.life.is_running:
                 process.leave()
 
     def _apply_to_syncer(self, action: tapes.Action) -> None:
-        life = self.syncer.life
+        life = self._syncer_life
         match action:
-            case tapes.Kill() if life.is_alive:
-                self.syncer.die()
             case tapes.Kill():
                 self.syncer.is_starved = False
+                if self.syncer.life.is_alive:
+                    self.syncer.die()
+                life.end()
             case tapes.Fill():
                 self._disk.is_full = True
             case tapes.Free():
                 self._disk.is_full = False
                 if self.syncer.is_starved and not life.is_alive:
-                    self._start_syncer()
+                    self._start_syncer(self._costs.start_ns)
             case tapes.Restart() if not life.is_alive:
-                self._start_syncer()
+                self._start_syncer(self._costs.start_ns)
             case tapes.Stop() if life.is_running:
                 life.stop()
             case tapes.Continue() if life.is_alive and life.is_stopped:
                 life.resume()
 
-    def join(self, name: str, backend: Backend, step_ns: StepTime | int) -> None:
-        """A learner's process starts now: it connects, loads, trains. A process of the same name must be dead."""
+    def join(self, name: str, backend: Backend, step_ns: StepTime | int, *, start_ns: int = 0) -> None:
+        """A process of a learner starts now; once it has, it connects, loads, trains. The one before must be dead."""
         host = self._host(name)
         assert not host.is_up, f"{name} is already running"
         inner = backend if self._remembers and isinstance(backend, InnerState) else None
@@ -274,6 +289,7 @@ class World:
             self._feed,
             inner,
             self._about(backend),
+            start_ns,
         )
         self.started.append(host.process)
 
@@ -288,7 +304,7 @@ class World:
         host.bodies_to_damage = 0
         ratio, host.slowdown = 1 / host.slowdown, 1.0
         if host.is_up:
-            self.process(name).pace(ratio)
+            self.process(name).life.pace(ratio)
 
     def tell(self, message: SyncerInput) -> None:
         """The syncer receives something now."""
@@ -311,7 +327,7 @@ class World:
         def is_seen_again() -> None:
             host.wire.heal()
             if host.process is not None and host.process.life.is_alive and host.process.life.is_stopped:
-                host.process.resume()
+                host.process.life.resume()
 
         self.clock.after(tapes.UNSEEN_NS, is_seen_again)
 
@@ -323,10 +339,13 @@ class World:
         number = len(self.lives)
         return Disk(random.Random(f"{self._seed}/disk/{number}"), f"run-{number}")
 
-    def _start_syncer(self) -> None:
-        self.lives.append(
-            SyncerProcess(
-                Life(self.clock),
+    def _start_syncer(self, start_ns: int = 0) -> None:
+        """A process of the syncer starts now. Until it has there is none: it has read nothing of the disk yet."""
+        life = self._syncer_life = Life(self.clock)
+
+        def begin() -> None:
+            process = SyncerProcess(
+                life,
                 self.config,
                 self._costs,
                 self._make_core,
@@ -335,7 +354,12 @@ class World:
                 self._executor,
                 self._end,
             )
-        )
+            self.lives.append(process)
+
+        if start_ns > 0:
+            life.work(start_ns, begin)
+        else:
+            begin()
 
     def _end(self) -> None:
         self.ended = True

@@ -89,7 +89,7 @@ class Ring:
         world = self.world
         if world.ended or world.clock.now_ns() <= self._tape_ends_ns:
             return False
-        if not world.syncer.life.is_running:
+        if not world.syncer_runs:
             return True
         return world.core.state in _UNDER_WAY and not self._are_enough
 
@@ -113,8 +113,8 @@ class Ring:
         """One sentence: who is how, now that the tape is over."""
         world, needed = self.world, self._learners_needed
         training = sum(map(world.can_train, world.learners))
-        if not world.syncer.life.is_running:
-            left = f"the syncer {'stopped' if world.syncer.life.is_alive else 'dead'}"
+        if not world.syncer_runs:
+            left = f"the syncer {'stopped' if world.syncer_is_stopped else 'dead'}"
         elif training == 0:
             left = "no learner that trains"
         else:
@@ -155,11 +155,11 @@ def step_time(virtual: VirtualSection, slowdown: float, seed: str) -> StepTime:
 
 def costs(virtual: VirtualSection) -> Costs:
     """How long everything else takes."""
-    message_ns, body_ns, commit_ns, save_ns = (
+    message_ns, body_ns, commit_ns, save_ns, start_ns = (
         round(span_s * NANOSECONDS_PER_SECOND)
-        for span_s in (virtual.message_s, virtual.body_s, virtual.commit_s, virtual.save_s)
+        for span_s in (virtual.message_s, virtual.body_s, virtual.commit_s, virtual.save_s, virtual.start_s)
     )
-    return Costs(message_ns=message_ns, body_ns=body_ns, commit_ns=commit_ns, save_ns=save_ns)
+    return Costs(message_ns=message_ns, body_ns=body_ns, commit_ns=commit_ns, save_ns=save_ns, start_ns=start_ns)
 
 
 def own_tape(config: RunConfig) -> tapes.Tape:

@@ -61,6 +61,55 @@ def test_nothing_happens_to_a_dead_one() -> None:
     assert said == [] and not life.is_running
 
 
+# ----------------------------------------------------------------------------------------------- work
+
+
+def test_work_takes_time_in_which_the_process_runs() -> None:
+    clock, done = VirtualClock(), list[int]()
+    life = Life(clock)
+    life.work(10, lambda: done.append(clock.now_ns()))
+    clock.at(4, life.stop)
+    clock.at(7, life.resume)
+    play(clock, 12)
+    assert life.is_working and done == []
+    play(clock, 20)
+    assert not life.is_working and done == [13]
+
+
+def test_work_is_paced_also_while_it_stands_still() -> None:
+    clock, done = VirtualClock(), list[int]()
+    life = Life(clock)
+    life.pace(7)
+    life.work(10, lambda: done.append(clock.now_ns()))
+    clock.at(4, lambda: life.pace(2))  # 6 left, now 12
+    clock.at(6, life.stop)  # 10 left
+    clock.at(8, lambda: life.pace(0.5))  # 5 left
+    clock.at(9, life.resume)
+    play(clock, 20)
+    assert done == [14]
+
+
+def test_work_of_one_that_is_stopped_again_while_it_catches_up_is_not_touched() -> None:
+    clock, done = VirtualClock(), list[int]()
+    life = Life(clock)
+    life.work(10, lambda: done.append(clock.now_ns()))
+    clock.at(4, life.stop)
+    clock.at(5, lambda: life.happen(life.stop))
+    clock.at(20, life.resume)
+    clock.at(30, life.resume)
+    play(clock, 50)
+    assert done == [36]
+
+
+def test_the_work_of_a_dead_one_is_never_done() -> None:
+    clock, done = VirtualClock(), list[int]()
+    life = Life(clock)
+    life.work(10, lambda: done.append(1))
+    clock.at(4, life.end)
+    play(clock, 50)
+    assert done == []
+
+
 # ----------------------------------------------------------------------------------------------- the alarm
 
 

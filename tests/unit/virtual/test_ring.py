@@ -54,8 +54,14 @@ def test_the_same_process_is_as_quick_again_and_another_is_not() -> None:
 
 
 def test_every_cost_is_its_setting_in_nanoseconds() -> None:
-    virtual = VirtualSection(message_s=0.001, body_s=0.25, commit_s=3.0, save_s=1e-9)
-    expected = Costs(message_ns=1_000_000, body_ns=SECOND_NS // 4, commit_ns=3 * SECOND_NS, save_ns=1)
+    virtual = VirtualSection(message_s=0.001, body_s=0.25, commit_s=3.0, save_s=1e-9, start_s=9.5)
+    expected = Costs(
+        message_ns=1_000_000,
+        body_ns=SECOND_NS // 4,
+        commit_ns=3 * SECOND_NS,
+        save_ns=1,
+        start_ns=19 * SECOND_NS // 2,
+    )
     assert costs(virtual) == expected
 
 

@@ -21,6 +21,7 @@ from unlockstep import tape as tapes
 from unlockstep.chaos.guests import Guests
 from unlockstep.cli import app, exits
 from unlockstep.config import ModelSection
+from unlockstep.core.status import Status
 from unlockstep.launch.local import Ending
 from unlockstep.net.clients.observer import read_status
 from unlockstep.tape import Tape
@@ -54,12 +55,12 @@ def run_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield url
 
 
-def guests(tmp_path: Path, url: str, tape: Tape, notes: list[str]) -> Guests:
+def guests(tmp_path: Path, url: str, tape: Tape, notes: list[str], seen: list[Status]) -> Guests:
     folder = tmp_path / "guests"
     folder.mkdir()
     return Guests(
         tape, url, folder, folder / "tape.jsonl", read_status=read_status, note=notes.append,
-        program=(*PROGRAM, str(tmp_path / "told")),
+        program=(*PROGRAM, str(tmp_path / "told")), show=seen.append,
     )  # fmt: skip
 
 
@@ -74,11 +75,13 @@ def test_guests_are_killed_and_stopped_and_nobody_else_notices(tmp_path: Path, r
         tapes.Heal(at_ns=5 * second, target="g2"),
     )
     tape, notes = Tape(name="visit", learners=("g1", "g2"), actions=actions, end_ns=6 * second), []
-    outcome = guests(tmp_path, run_url, tape, notes).run()
+    seen: list[Status] = []
+    outcome = guests(tmp_path, run_url, tape, notes, seen).run()
     assert (outcome.ending, outcome.sentence) == (Ending.FINISHED, "the tape has been played"), notes
     assert [type(action) for action in tapes.read(tmp_path / "guests" / "tape.jsonl").actions] == [
         type(action) for action in actions
     ]
+    assert {each.learner for each in seen[-1].learners} == {"bystander", "g1", "g2"}, "whoever watches sees all of it"
     state = read_status(run_url)
     (bystander,) = [each for each in state.learners if each.learner == "bystander"]
     assert (bystander.incarnation, bystander.state) == (1, "live")

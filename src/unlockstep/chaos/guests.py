@@ -37,6 +37,7 @@ class Guests:
         played: file for what was played.
         read_status: asks the syncer for its status; raises UsageError if nobody answers.
         note: told what happens, a line each.
+        show: told how the run is, again and again.
         program: the command line of ``unlockstep``, without a subcommand.
         options: of ``unlockstep learner``, for all of them.
         now_ns: the clock; monotonic.
@@ -53,10 +54,11 @@ class Guests:
         note: Callable[[str], None],
         program: Sequence[str],
         options: Sequence[str] = (),
+        show: Callable[[Status], None] = lambda status: None,
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._url, self._folder = url, folder
-        self._read_status, self._note, self._now_ns = read_status, note, now_ns
+        self._read_status, self._note, self._show, self._now_ns = read_status, note, show, now_ns
         self._lines, self._options = CommandLines(program, folder), tuple(options)
         self._supervisor = Supervisor(tape, folder, played, now_ns)
         self._restarts = Restarts(RESTARTS_MAX)
@@ -103,6 +105,8 @@ class Guests:
                 first = self._wakeup.stop_signals[0]
                 return Outcome(Ending.INTERRUPTED, f"interrupted ({first.name})", first)
             self._status = poll.latest
+            if self._status is not None:
+                self._show(self._status)
             for exited in self._processes.take_exits():
                 if (outcome := self._on_exit(exited)) is not None:
                     return outcome

@@ -7,13 +7,20 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unlockstep.cli.access import RunName, TokenFile
+from unlockstep.cli.output import Plain
 from unlockstep.cli.trust import Trust, require_trusted
+
+if TYPE_CHECKING:
+    from unlockstep.core.status import Status
+    from unlockstep.launch.local import Outcome
+    from unlockstep.tape import Tape
 
 
 def chaos(
@@ -25,17 +32,16 @@ def chaos(
     run: RunName = None,
     trust_syncer: Trust = False,
     token_file: TokenFile = None,
+    plain: Plain = False,
 ) -> int:
     """Join a run with learners of one's own, and break these on purpose. Nobody else is touched.
 
     The learners are started here and reach the syncer through proxies that this command can cut, slow down or have
     damage what they carry. It ends with the tape or the run; its learners then leave in order.
     """
-    import sys
-
     from unlockstep import config as run_config
     from unlockstep import tape as tapes
-    from unlockstep.chaos.guests import Guests, require_playable
+    from unlockstep.chaos.guests import require_playable
     from unlockstep.cli import exits
     from unlockstep.cli.access import client_security
     from unlockstep.cli.assembly import require_torch
@@ -55,30 +61,50 @@ def chaos(
     options = ["--trust-syncer"] if trust_syncer else []
     options += ["--run", run] if run is not None else []
     options += ["--token-file", str(token_file)] if token_file is not None else []
-    began_s = time.monotonic()
-
-    def note(text: str) -> None:
-        minutes, seconds = divmod(int(time.monotonic() - began_s), 60)
-        print(f"{minutes}:{seconds:02}  {text}", flush=True)
-
-    outcome = Guests(
-        played,
-        url,
-        folder,
-        folder / TAPE_FILE,
-        read_status=lambda url: read_status(url, run, security),
-        note=note,
-        program=(sys.executable, "-m", "unlockstep"),
-        options=options,
-    ).run()
+    outcome = _play(played, url, folder, lambda url: read_status(url, run, security), options, plain)
     if outcome.ending is Ending.REFUSED:
         raise UsageError(outcome.sentence)
     if outcome.ending is Ending.FAILED:
         raise exits.RunFailed(outcome.sentence)
-    note(outcome.sentence)
     if (folder / TAPE_FILE).exists():
         print(f"what was played is in {folder / TAPE_FILE}")
     return exits.SIGNALLED + outcome.signal if outcome.ending is Ending.INTERRUPTED else exits.DONE
+
+
+def _play(
+    tape: Tape,
+    url: str,
+    folder: Path,
+    read_status: Callable[[str], Status],
+    options: list[str],
+    plain: bool,
+) -> Outcome:
+    """From the first learner to the last, watched."""
+    import sys
+
+    from unlockstep.chaos.guests import Guests
+    from unlockstep.cli.output import wide_console
+    from unlockstep.cli.run_folder import TAPE_FILE
+    from unlockstep.cli.view import LiveView, PlainView
+    from unlockstep.launch.local import Ending
+
+    console = wide_console()
+    view = LiveView if console.is_terminal and not plain else PlainView
+    with view(console, tape.cast, f"tape {tape.name} on {url}") as watcher:
+        outcome = Guests(
+            tape,
+            url,
+            folder,
+            folder / TAPE_FILE,
+            read_status=read_status,
+            note=lambda text: watcher.note(text, time.monotonic_ns()),
+            show=lambda status: watcher.show(status, time.monotonic_ns()),
+            program=(sys.executable, "-m", "unlockstep"),
+            options=options,
+        ).run()
+        if outcome.ending in (Ending.FINISHED, Ending.INTERRUPTED):
+            watcher.note(outcome.sentence, time.monotonic_ns())
+    return outcome
 
 
 def _new_folder(out: Path | None, tape: str) -> Path:

@@ -8,12 +8,16 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from unlockstep.core.foreign_text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+Plain = Annotated[bool, typer.Option("--plain", help="Lines instead of the live view, also on a terminal.")]
 
 WIDTH_WITHOUT_TERMINAL = 120
 

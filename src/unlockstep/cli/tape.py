@@ -24,6 +24,7 @@ TIMELINE_CHARACTERS = 60
 ACTIONS_SHOWN = 200
 
 Every = Annotated[float | None, typer.Option(metavar="SECONDS", help="Mean time until it happens to a learner.")]
+SyncerEvery = Annotated[float | None, typer.Option(metavar="SECONDS", help="Mean time until it happens to the syncer.")]
 For = Annotated[float, typer.Option(metavar="SECONDS", help="Mean time until it is over.")]
 
 
@@ -31,6 +32,7 @@ For = Annotated[float, typer.Option(metavar="SECONDS", help="Mean time until it 
 def draw(
     out: Annotated[Path, typer.Option(help="File to write, .toml or .jsonl.")],
     learners: Annotated[int, typer.Option(help="There at the start: learner-0, learner-1, ...")] = 4,
+    prefix: Annotated[str, typer.Option(help="What the names of the learners begin with.")] = "learner-",
     for_s: Annotated[float, typer.Option(help="How long the tape lasts, seconds.")] = 600.0,
     seed: Annotated[int, typer.Option(help="The same gives the same tape.")] = 0,
     kill_every_s: Every = None,
@@ -53,21 +55,19 @@ def draw(
     fill_for_s: For = 10.0,
     jump_every_s: Every = None,
     jump_seconds: Annotated[float, typer.Option(help="Forward, or back if negative.")] = 3600.0,
-    syncer_kill_every_s: Every = None,
+    syncer_kill_every_s: SyncerEvery = None,
     syncer_kill_for_s: For = 10.0,
-    syncer_stop_every_s: Every = None,
+    syncer_stop_every_s: SyncerEvery = None,
     syncer_stop_for_s: For = 5.0,
-    syncer_fill_every_s: Every = None,
+    syncer_fill_every_s: SyncerEvery = None,
     syncer_fill_for_s: For = 10.0,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file, if there is one.")] = False,
 ) -> None:
     """Draw a tape: what is given a mean time happens to each learner at random, and independently of all else."""
     from unlockstep import poisson
     from unlockstep import tape as tapes
-    from unlockstep.core.errors import UsageError
 
-    tapes.check_place(out)
-    if learners < 1:
-        raise UsageError(f"--learners is {learners}; a tape needs at least one")
+    _check(out, learners, force)
     troubles = _troubles(
         kill=(kill_every_s, kill_for_s, {}),
         stop=(stop_every_s, stop_for_s, {}),
@@ -84,11 +84,22 @@ def draw(
         stop=(syncer_stop_every_s, syncer_stop_for_s, {}),
         fill=(syncer_fill_every_s, syncer_fill_for_s, {}),
     )
-    names = tuple(f"learner-{number}" for number in range(learners))
+    names = tuple(f"{prefix}{number}" for number in range(learners))
     drawn = poisson.draw(f"seed-{seed}", names, for_s, seed, troubles, syncers)
     tapes.write(drawn, out)
     actions = counted(len(drawn.actions), "action")
     print(f"{actions} in {for_s:g} s, in {out}; see them with: unlockstep tape show {out}")
+
+
+def _check(out: Path, learners: int, force: bool) -> None:
+    from unlockstep import tape as tapes
+    from unlockstep.core.errors import UsageError
+
+    tapes.check_place(out)
+    if out.exists() and not force:
+        raise UsageError(f"{out} exists; nothing is overwritten without --force: choose another name")
+    if learners < 1:
+        raise UsageError(f"--learners is {learners}; a tape needs at least one")
 
 
 def _troubles(**given: tuple[float | None, float, dict[str, float]]) -> dict[str, Trouble]:

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unlockstep.cli.output import Plain
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -32,7 +34,6 @@ Virtual = Annotated[
 TapeName = Annotated[
     str | None, typer.Option(metavar="TAPE", help="What goes wrong, and when: a file, or a tape that comes along.")
 ]
-Plain = Annotated[bool, typer.Option(help="Lines instead of the live view, also on a terminal.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as JSON, everything else on stderr.")]
 
 

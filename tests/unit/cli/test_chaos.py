@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import typer
 
+from unlockstep.cli import tape as app
 from unlockstep.cli.app import run
 from unlockstep.cli.exits import UNANSWERED, USAGE
 from unlockstep.cli.tape import timeline
@@ -96,9 +98,37 @@ def test_a_tape_is_drawn_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "kill every 20 s for 15 s" in shown and all(f"  kill {name}\n" in shown for name in drawn.learners)
 
 
+def test_learners_on_a_drawn_tape_are_called_as_one_likes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "my.toml"
+    flags = ("--learners", "2", "--prefix", "guest-", "--kill-every-s", "20", "--out", str(path))
+    assert run(["tape", "draw", *flags]) == 0
+    drawn = read(path)
+    assert drawn.learners == ("guest-0", "guest-1")
+    assert {action.target for action in drawn.actions} == {"guest-0", "guest-1"}
+
+
+def test_a_file_is_not_overwritten_unless_that_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "my.toml"
+    path.write_text("mine")
+    draw = ("tape", "draw", "--out", str(path))
+    assert f"{path} exists; nothing is overwritten without --force" in complaint(capsys, *draw)
+    assert path.read_text() == "mine"
+    assert run([*draw, "--force"]) == 0
+    assert read(path).name == "seed-0"
+
+
+def test_what_happens_to_the_syncer_is_not_said_to_happen_to_a_learner() -> None:
+    command = next(each for each in typer.main.get_command(app.tape).commands.values() if each.name == "draw")
+    said = {option.name: option.help or "" for option in command.params}
+    for kind in ("kill", "stop", "fill"):
+        assert said[f"{kind}_every_s"].endswith("a learner.")
+        assert said[f"syncer_{kind}_every_s"].endswith("the syncer.")
+
+
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
+        (("my.toml", "--prefix", "a b"), "'a b0'"),
         (("my.txt",), "let its name end in .toml or .jsonl"),
         (("my.toml", "--learners", "0"), "--learners is 0"),
         (("my.toml", "--for-s", "0"), "it must be above 0"),

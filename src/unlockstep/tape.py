@@ -48,6 +48,7 @@ import tomli_w
 
 from unlockstep.core.errors import UsageError
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND, is_learner_name
+from unlockstep.core.words import counted
 from unlockstep.files import whole
 
 SCHEMA_VERSION = 1
@@ -604,6 +605,12 @@ def said(action: Action) -> str:
     names = [name for name in action.__struct_fields__ if name not in ("at_ns", "target")]
     values = ", ".join(f"{name} {getattr(action, name)}" for name in names)
     return f"{_name(type(action))} {action.target}" + (f" ({values})" if values else "")
+
+
+def cut_short(tape: Tape, left: int) -> str:
+    """What is said of a run that ended before so many actions of its tape were played."""
+    actions = counted(len(tape.actions), "action")
+    return f"ended before the tape was over: {left} of its {actions} {'was' if left == 1 else 'were'} not played"
 
 
 def _said(action: Action) -> str:

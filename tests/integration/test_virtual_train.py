@@ -126,6 +126,37 @@ def test_without_a_tape_the_drill_kills_the_last_learner(place: Path, capsys: py
     assert msgspec.json.decode(capsys.readouterr().out, type=Summary).accounting.absences == ()
 
 
+@pytest.mark.parametrize(
+    ("killed_s", "back_s", "said"),
+    [
+        (1, 20, "1 of its 2 actions was not played"),
+        (10, 20, "2 of its 2 actions were not played"),
+        (1, 1.5, ""),
+    ],
+)
+def test_actions_behind_the_end_of_the_run_are_counted(
+    killed_s: float, back_s: float, said: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the words of a run of real processes."""
+    kill, restart = (f'{{ at_s = {at_s}, do = "{do}", target = "a" }}'
+                     for at_s, do in ((killed_s, "kill"), (back_s, "restart")))  # fmt: skip
+    (place / "trouble.toml").write_text(f'name = "t"\nlearners = ["a", "b"]\naction = [{kill}, {restart}]\n')
+    assert run(arguments(place, "run", "--steps", "30")) == 0
+    shown = capsys.readouterr().out
+    assert f"ended before the tape was over: {said}\n" in shown if said else "not played" not in shown
+
+
+def test_who_is_starting_when_the_run_ends_is_said_to(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``a`` is started again after three seconds; that takes it five more, and the run is over before."""
+    assert run(arguments(place, "run", "--steps", "60", "--set", "virtual.start_s=5")) == 0
+    said = "a went away and the run ended while it was starting again"
+    assert said in capsys.readouterr().out
+    summary = msgspec.json.decode((place / "run" / "summary.json").read_bytes(), type=Summary)
+    assert summary.starting == ("a",)
+    assert run(["report", str(place / "run")]) == 0
+    assert said in capsys.readouterr().out
+
+
 # ------------------------------------------------------------------------------------------------- what stops it
 
 
@@ -193,6 +224,7 @@ def test_a_tape_that_leaves_nobody_is_one_sentence_and_a_failure(
         (["--tape", "none.toml"], "tape none.toml does not exist; check the path"),
         (["--set", "virtual.step_s=0"], "virtual.step_s is 0.0; it must be above 0 and finite"),
         (["--set", "virtual.jitter=1.5"], "virtual.jitter is 1.5; it must be from 0 to 1"),
+        (["--set", "virtual.start_s=-1"], "virtual.start_s is -1.0; it must be at least 0 and finite"),
         (["--set", "virtual.mbit_per_s=-1"], "virtual.mbit_per_s is -1.0; it must be at least 0 and finite"),
         (["--resume", "run"], "--resume goes on with the run in run as it was begun; leave out all other settings"),
         (["--model", "support.tiny_lm:frozen_lm"], "model has no trainable parameter"),

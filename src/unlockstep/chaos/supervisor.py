@@ -26,7 +26,6 @@ from unlockstep.chaos.knobs import Knobs
 from unlockstep.chaos.proxy import Links, Way
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 from unlockstep.core.status import Status
-from unlockstep.core.words import counted
 from unlockstep.launch.breaker import Claim, Hands
 from unlockstep.launch.casting import shares
 from unlockstep.launch.processes import Exit
@@ -178,10 +177,7 @@ class Supervisor:
             self._hands.note("the tape never began: not all of its learners have trained")
         elif not self._is_over:
             self._written.end(self._now_ns() - self._began_ns)
-            self._hands.note(
-                f"ended before the tape was over: {left} of its {counted(len(self.tape.actions), 'action')} "
-                f"{'was' if left == 1 else 'were'} not played"
-            )
+            self._hands.note(tapes.cut_short(self.tape, left))
         self._is_over = True
         self._gait.close()
         for name in sorted(self._full):

@@ -45,6 +45,17 @@ class FoundRun:
         return self.header.simulated
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """How a run ended, by whoever watched it."""
+
+    ending: str
+    sentence: str
+    """Why."""
+    starting: tuple[str, ...] = ()
+    """Learners that were starting again then."""
+
+
 def find_run(run: Path) -> FoundRun:
     """Open a run.
 
@@ -83,11 +94,11 @@ def find_run(run: Path) -> FoundRun:
     return FoundRun(folder, header, events, config, tape)
 
 
-def sum_up(found: FoundRun, told: tuple[str, str] | None = None) -> tuple[Summary, Extent] | None:
+def sum_up(found: FoundRun, told: Told | None = None) -> tuple[Summary, Extent] | None:
     """What the run amounts to, and from when to when; None if its log contradicts itself so badly that nobody can tell.
 
     Args:
-        told: how it ended, and why, by whoever watched it; None: as the folder has it.
+        told: how it ended, by whoever watched it; None: as the folder has it.
     """
     from unlockstep.report.accounting import account
     from unlockstep.report.run_view import Extent
@@ -99,8 +110,9 @@ def sum_up(found: FoundRun, told: tuple[str, str] | None = None) -> tuple[Summar
         accounting = account(events, found.config.protocol, found.tape, simulated=found.simulated)
     except LookupError:
         return None
-    ending, sentence = told or _ending(found.folder, accounting, found.config)
-    summary = Summary(found.header.run, ending, sentence, accounting, _files(found.folder, found.events.path))
+    told = told or _ending(found.folder, accounting, found.config)
+    files = _files(found.folder, found.events.path)
+    summary = Summary(found.header.run, told.ending, told.sentence, accounting, files, told.starting)
     return summary, extent
 
 
@@ -188,32 +200,27 @@ def _passing(events: Iterable[Event], count: int | None) -> Iterator[Event]:
         yield event
 
 
-def told_ending(folder: Path) -> tuple[str, str] | None:
-    """How the run ended, and why, in the words of whoever watched it; None: nobody has said so, or it goes on."""
+def told_ending(folder: Path) -> Told | None:
+    """How the run ended, in the words of whoever watched it; None: nobody has said so, or it goes on."""
     import msgspec
 
     from unlockstep.cli.run_folder import SUMMARY_FILE
 
-    class Told(msgspec.Struct):
-        ending: str
-        sentence: str
-
     try:
-        told = msgspec.json.decode((folder / SUMMARY_FILE).read_bytes(), type=Told)
+        return msgspec.json.decode((folder / SUMMARY_FILE).read_bytes(), type=Told)
     except (OSError, msgspec.DecodeError):
         return None
-    return told.ending, told.sentence
 
 
-def _ending(folder: Path, accounting: Accounting, config: RunConfig) -> tuple[str, str]:
-    """How the run ended, and why: in the words of whoever watched it, or as the log has it."""
+def _ending(folder: Path, accounting: Accounting, config: RunConfig) -> Told:
+    """How the run ended: in the words of whoever watched it, or as the log has it."""
     if (told := told_ending(folder)) is not None:
         return told
     if accounting.ended and (stopped := stopped_early(accounting, config)) is not None:
-        return "stopped", stopped
+        return Told("stopped", stopped)
     if accounting.ended:
-        return "finished", "the run has finished"
-    return "unfinished", "its log ends before the run does: it goes on, or was cut short"
+        return Told("finished", "the run has finished")
+    return Told("unfinished", "its log ends before the run does: it goes on, or was cut short")
 
 
 def _files(folder: Path, log_file: Path) -> Files:

@@ -319,14 +319,14 @@ def _summarise(folder: Path, outcome: Outcome) -> Reported | None:
     import msgspec
 
     from unlockstep.cli.report_files import Reported
-    from unlockstep.cli.report_run import find_run, stopped_early, sum_up
+    from unlockstep.cli.report_run import Told, find_run, stopped_early, sum_up
     from unlockstep.cli.run_folder import SUMMARY_FILE
     from unlockstep.core.errors import UsageError
     from unlockstep.launch.local import Ending
 
     try:
         found = find_run(folder)
-        summed = sum_up(found, (outcome.ending.value, outcome.sentence))
+        summed = sum_up(found, Told(outcome.ending.value, outcome.sentence, outcome.starting))
     except UsageError:
         return None
     if summed is None:

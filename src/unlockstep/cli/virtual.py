@@ -59,7 +59,7 @@ def is_over(folder: Path) -> bool:
     from unlockstep.launch.local import Ending
 
     told = told_ending(folder)
-    return told is not None and told[0] != Ending.INTERRUPTED.value
+    return told is not None and told.ending != Ending.INTERRUPTED.value
 
 
 def forget(folder: Path) -> None:

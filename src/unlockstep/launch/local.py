@@ -93,6 +93,8 @@ class Outcome(msgspec.Struct, frozen=True):
     sentence: str
     signal: int = 0
     """What interrupted it."""
+    starting: tuple[str, ...] = ()
+    """Learners that had been started again by then, and had not joined yet."""
 
 
 class Watcher(Protocol):
@@ -184,6 +186,8 @@ class LocalRun:
         self._due: dict[str, int] = {}
         """Who is to be started (again), and when."""
         self._started: set[str] = set()
+        self._returning: dict[str, int] = {}
+        """Who was started again, and its newest incarnation then: it has returned when there is a newer one."""
         self._restarts = Restarts(config.local.restarts_max)
         self._alone_since_ns: int | None = None
         self._saving_until_ns: int | None = None
@@ -204,12 +208,14 @@ class LocalRun:
                 self._breaker.close()
                 if self._poll is not None:
                     self._poll.stop()
-        return outcome
+        return msgspec.structs.replace(outcome, starting=self._starting())
 
     # --------------------------------------------------------------------------------------------- start and end
 
     def _launch(self, name: str) -> None:
         self._restarts.started(name, self._status)
+        if name in self._started:
+            self._returning[name] = self._incarnation(name)
         self._started.add(name)
         if name == SYNCER:
             self._syncer_starts += 1
@@ -338,6 +344,8 @@ class LocalRun:
     def _on_exit(self, exited: Exit) -> Outcome | None:
         """Somebody other than the syncer has ended."""
         name = exited.name
+        if not self._is_ending:
+            self._returning.pop(name, None)
         if (claim := self._breaker.claims(exited, self._status)) is not None:
             if claim.back_s is not None:
                 self._due[name] = self._after_ns(claim.back_s)
@@ -373,7 +381,17 @@ class LocalRun:
         self._due[name] = self._after_ns(pause_s)
         self._note(f"{name} {exited.sentence}; started again in {pause_s:g} s")
 
+    def _incarnation(self, name: str) -> int:
+        """The newest of a learner that the syncer has told of; 0: none."""
+        known = () if self._status is None else self._status.learners
+        return max((learner.incarnation for learner in known if learner.learner == name), default=0)
+
     # --------------------------------------------------------------------------------------------- the end
+
+    def _starting(self) -> tuple[str, ...]:
+        """Learners that have been started again and have not returned."""
+        learners = self._returning.keys() - {SYNCER, EVALUATOR}
+        return tuple(name for name in sorted(learners) if self._incarnation(name) <= self._returning[name])
 
     def _check_end(self) -> Outcome | None:
         if self._syncer_ended_ns is not None:

@@ -63,6 +63,8 @@ class Summary(msgspec.Struct, frozen=True):
     """Why it ended."""
     accounting: Accounting
     files: Files
+    starting: tuple[str, ...] = ()
+    """Learners that were starting again when it ended."""
 
 
 def table(summary: Summary) -> Group:
@@ -75,7 +77,11 @@ def table(summary: Summary) -> Group:
         _indented(_facts(accounting)),
         Text(),
         _indented(_learners(accounting)),
-        *(_indented(Text(_absence(absence))) for absence in accounting.absences if not _is_farewell(absence)),
+        *(
+            _indented(Text(_absence(absence, absence.learner in summary.starting)))
+            for absence in accounting.absences
+            if not _is_farewell(absence)
+        ),
         Text(),
         _indented(_files(summary.files)),
     ]
@@ -269,10 +275,11 @@ _WAYS = {
 }
 
 
-def _absence(absence: Absence) -> str:
+def _absence(absence: Absence, starting: bool) -> str:
     learner = printable(absence.learner)
     if absence.joined_ns is None:
-        return f"{learner} went away and did not return"
+        end = "the run ended while it was starting again" if starting else "did not return"
+        return f"{learner} went away and {end}"
     text = f"{learner} was away for {duration(absence.joined_ns - absence.gone_ns)}"
     if absence.contributed_ns is None:
         return f"{text} and contributed nothing after that"

@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
+from unlockstep import tape as tapes
 from unlockstep.core.chunks import Float32
 from unlockstep.core.codec import fragment_codecs
 from unlockstep.core.errors import UsageError
@@ -136,7 +139,9 @@ class VirtualRun:
             self._stage.wall_ns += self._now_ns() - self._since_ns
             if outcome.ending is Ending.INTERRUPTED:
                 self._save()
-        return outcome
+            else:
+                self._tell_what_was_not_played()
+        return msgspec.structs.replace(outcome, starting=self._world.starting)
 
     @property
     def virtual_ns(self) -> int:
@@ -225,6 +230,13 @@ class VirtualRun:
             self._watcher.note(f"the tape at {at_s:g} s: {what} {action.target}", wall_ns)
         if len(played) > PLAYED_SHOWN_MAX:
             self._watcher.note(f"... and {counted(len(played) - PLAYED_SHOWN_MAX, 'action')} before", wall_ns)
+
+    def _tell_what_was_not_played(self) -> None:
+        """In the words of a real run (``chaos.supervisor``)."""
+        tape = self._ring.tape
+        left = len(tape.actions) - self._actions_played()
+        if left:
+            self._watcher.note(tapes.cut_short(tape, left), self._now_ns())
 
     def _write_log(self) -> None:
         for event in self._world.take_events():

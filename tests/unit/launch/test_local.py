@@ -187,6 +187,26 @@ def test_the_drill_kills_the_last_learner_once_and_brings_it_back(stage: Stage) 
     ]
 
 
+@pytest.mark.parametrize(("incarnation", "starting"), [(1, ("learner-1",)), (2, ())])
+def test_who_was_started_again_and_has_not_joined_at_the_end_is_told(
+    incarnation: int, starting: tuple[str, ...], stage: Stage
+) -> None:
+    """``learner-1`` was killed and started again: it is back if the syncer tells of a newer incarnation."""
+    there = (learner_status("learner-0"), learner_status("learner-1"))
+    stage.status = status(clock=80, learners=there)
+    back = msgspec.structs.replace(there[1], incarnation=incarnation)
+
+    def go_on(seen: Status) -> None:
+        if len(stage.started("learner-1")) == 2:
+            stage.status = status(clock=240, state="finished", learners=(there[0], back))
+        elif ready(stage, ["learner-0", "learner-1"]) and "drilled" not in stage.notes:
+            stage.notes.append("drilled")
+            stage.tell(["learner-1"], signal.SIGKILL)
+
+    stage.on_status = go_on
+    assert stage.run(evaluator=False) == Outcome(Ending.FINISHED, "the run has finished", starting=starting)
+
+
 def test_the_drill_waits_until_its_learner_trains(stage: Stage) -> None:
     stage.status = status(clock=200, learners=(learner_status("learner-1", state="joining"),))
 

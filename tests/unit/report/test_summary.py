@@ -151,6 +151,13 @@ def test_absences_in_words(absence: Absence, said: str) -> None:
     assert said in plain(msgspec.structs.replace(SUMMARY, accounting=changed))
 
 
+def test_who_was_starting_again_when_the_run_ended_is_said_to() -> None:
+    absence = Absence("a", 0, DepartureReason.LEASE_EXPIRED, None, None, None)
+    changed = msgspec.structs.replace(ACCOUNTING, absences=(absence,))
+    summary = msgspec.structs.replace(SUMMARY, accounting=changed, starting=("a",))
+    assert "a went away and the run ended while it was starting again" in plain(summary)
+
+
 def test_learners_that_leave_in_order_for_good_are_not_listed_as_absent() -> None:
     left = Absence("learner-1", 0, DepartureReason.LEFT, None, None, None)
     changed = msgspec.structs.replace(ACCOUNTING, absences=(left,))

@@ -35,6 +35,8 @@ def test_every_command_of_the_document_runs(
         is_training = words[0] == "train"
         small = (*TINY, *SMALL, "--data", "corpus.txt", "--out", f"run-{number}", "--plain") if is_training else ()
         assert run([*words, *small]) == 0, (words, capsys.readouterr().err)
+        said = capsys.readouterr().out
+        assert "not played" not in said and "did not return" not in said, words
         if is_training:
             played.append((Path(f"run-{number}") / "tape.jsonl").read_text().splitlines()[0])
     assert len(played) == 4

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import signal
+import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from support.commands import processes
 from support.train_process import TINY, Train, is_gone
 from unlockstep.cli import exits
 from unlockstep.cli.app import run
 from unlockstep.cli.run_folder import new_run_log
 from unlockstep.config import RunConfig
+from unlockstep.core.errors import UsageError
 from unlockstep.core.events import LearnerJoined, SyncerResumed
+from unlockstep.launch.folders import old_run_folder
 from unlockstep.report.summary import Summary
 
 pytestmark = pytest.mark.chaos
@@ -73,6 +77,47 @@ def test_a_run_goes_on_where_it_was_interrupted(
     assert run(["report", str(again.run), "--check"]) == 0
     assert run(["train", "--resume", str(again.run)]) == 2
     assert capsys.readouterr().err == f"error: the run in {again.run} has finished; there is nothing to go on with\n"
+
+
+def test_of_two_that_go_on_with_a_run_at_once_one_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The learners of one would look for the syncer of the other, for ever."""
+    with Train(tmp_path, *ARGUMENTS, "--steps", "120") as train:
+        interrupt(train, signal.SIGINT)
+    with Train(tmp_path, resumes=True) as one, Train(tmp_path, resumes=True) as other:
+        said = [one.end(), other.end()]
+    ends = sorted(zip((one.process.returncode, other.process.returncode), said, strict=True))
+    assert [code for code, _ in ends] == [0, 2], said
+    assert ends[1][1].startswith(f"error: the run in {train.run} ") and ends[1][1].count("\n") == 1
+    assert run(["report", str(train.run), "--check"]) == 0
+
+
+def test_a_folder_is_held_by_one_process_and_free_when_that_is_killed_whatever_it_has_started(tmp_path: Path) -> None:
+    """C8: neither a program it started nor a fork of it holds the folder any longer."""
+    hold = f"""
+import os, subprocess, sys
+from pathlib import Path
+from unlockstep.launch.folders import old_run_folder
+with old_run_folder(Path({str(tmp_path)!r})):
+    fork = os.fork()
+    if fork == 0:
+        sys.stdin.read()
+        os._exit(0)
+    started = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"])
+    print(fork, started.pid, flush=True)
+    sys.stdin.read()
+"""
+    with processes() as launch:
+        holder = launch(sys.executable, "-c", hold)
+        assert holder.stdout is not None
+        children = [int(pid) for pid in holder.stdout.readline().split()]
+        with pytest.raises(UsageError, match="goes on: its unlockstep train is at work"), old_run_folder(tmp_path):
+            pass
+        holder.kill()
+        holder.wait()
+        with old_run_folder(tmp_path):
+            assert not any(is_gone(pid) for pid in children)
 
 
 @pytest.mark.parametrize("setting", [("--set", "run.steps=9"), ("--steps", "9"), ("--no-kill",), ("--recipe", "quick")])

@@ -182,6 +182,23 @@ def test_what_was_killed_or_interrupted_goes_on_to_the_same_bytes(place: Path) -
     assert left_in(place / "cut") == left_in(place / "straight")
 
 
+@pytest.mark.chaos
+def test_of_two_that_go_on_with_a_run_at_once_one_is_refused_and_changes_nothing(place: Path) -> None:
+    """The second one would wait for the log, then go back in what the first has finished."""
+    long = ("--steps", "200", "--set", "checkpoint.interval_s=0.1")
+    finished(*arguments(place, "straight", *long))
+    with started(*arguments(place, "cut", *long)) as process:
+        wait_for("; virtual time", process)
+        process.kill()
+    again = ("train", "--resume", str(place / "cut"), "--plain")
+    with started(*again) as one, started(*again) as other:
+        errors = [process.communicate(timeout=60)[1] for process in (one, other)]
+    ends = sorted(zip((one.returncode, other.returncode), errors, strict=True))
+    assert [code for code, _ in ends] == [0, 2], errors
+    assert ends[1][1].startswith(f"error: the run in {place / 'cut'} ") and ends[1][1].count("\n") == 1
+    assert left_in(place / "cut") == left_in(place / "straight")
+
+
 def test_one_that_was_killed_before_its_first_checkpoint_begins_anew(place: Path) -> None:
     assert run(arguments(place, "run", "--steps", "20")) == 0
     expected = left_in(place / "run")

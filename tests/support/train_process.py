@@ -46,7 +46,8 @@ class Train:
     def __init__(self, folder: Path, *arguments: str, resumes: bool = False) -> None:
         self.run = folder / "run"
         corpus = folder / "corpus.txt"
-        corpus.write_text("".join(f"{number} times {number} is {number * number}.\n" for number in range(2000)))
+        if not resumes:  # Another process may read it.
+            corpus.write_text("".join(f"{number} times {number} is {number * number}.\n" for number in range(2000)))
         settings = ("--resume", str(self.run)) if resumes else ("--data", str(corpus), "--out", str(self.run), *SMALL)
         self.process = subprocess.Popen(
             (sys.executable, "-m", "unlockstep", "train", *settings, *arguments),

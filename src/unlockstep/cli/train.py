@@ -134,9 +134,25 @@ def _resume(folder: Path, plain: bool, as_json: bool) -> int:
     Raises:
         UsageError: there is none, or it goes on, or has finished, or it cannot be used.
     """
-    from unlockstep import config as run_config
     from unlockstep.cli.output import wide_console
-    from unlockstep.cli.run_folder import CONFIG_FILE, RUN_LOG_FILE, SUMMARY_FILE
+    from unlockstep.cli.run_folder import SUMMARY_FILE
+    from unlockstep.launch.folders import old_run_folder
+
+    with old_run_folder(folder):
+        config = _left_run(folder)
+        console = wide_console(stderr=as_json)
+
+        def going_on() -> None:  # The summary says how the run had ended, and that has not happened any more.
+            (folder / SUMMARY_FILE).unlink(missing_ok=True)
+
+        outcome = _run(config, folder, console, plain, going_on=going_on)
+        return _end(folder, outcome, console, as_json)
+
+
+def _left_run(folder: Path) -> RunConfig:
+    """Settings of the run in a folder. Raises UsageError if it is not one to go on with."""
+    from unlockstep import config as run_config
+    from unlockstep.cli.run_folder import CONFIG_FILE, RUN_LOG_FILE
     from unlockstep.core.errors import UsageError
 
     is_there, has_log = ((folder / name).is_file() for name in (CONFIG_FILE, RUN_LOG_FILE))
@@ -147,18 +163,12 @@ def _resume(folder: Path, plain: bool, as_json: bool) -> int:
         raise UsageError(f"the run in {folder} was simulated and has no model; give the folder of one that was trained")
     if _has_finished(config, folder):
         raise UsageError(f"the run in {folder} has finished; there is nothing to go on with")
-    if not _is_left(folder / RUN_LOG_FILE, waits=not config.virtual.enabled):
+    if not config.virtual.enabled and not _is_left(folder / RUN_LOG_FILE):
         raise UsageError(f"the run in {folder} goes on: its syncer is at work; end that run first")
-    console = wide_console(stderr=as_json)
-
-    def going_on() -> None:  # The summary says how the run had ended, and that has not happened any more.
-        (folder / SUMMARY_FILE).unlink(missing_ok=True)
-
-    outcome = _run(config, folder, console, plain, going_on=going_on)
-    return _end(folder, outcome, console, as_json)
+    return config
 
 
-def _is_left(run_log: Path, waits: bool) -> bool:
+def _is_left(run_log: Path) -> bool:
     """Whether nobody writes this log; a syncer whose ``train`` has been killed is given the time to notice and end."""
     import time
 
@@ -167,7 +177,7 @@ def _is_left(run_log: Path, waits: bool) -> bool:
 
     until_s = time.monotonic() + ENDING_S_MAX + PARENT_LOOK_S
     while runlog.is_at_work(run_log):
-        if not waits or time.monotonic() > until_s:
+        if time.monotonic() > until_s:
             return False
         time.sleep(0.1)
     return True
@@ -208,13 +218,14 @@ def _train(config: RunConfig, folder: Path, plain: bool, as_json: bool, tape: Ta
     from unlockstep.launch.local import Ending
 
     console = wide_console(stderr=as_json)
-    with new_run_folder(config, folder) as remove:
+    with new_run_folder(config, folder) as new:
         outcome = _run(config, folder, console, plain, tape)
         if outcome.ending is Ending.REFUSED:
             raise UsageError(outcome.sentence)
         if outcome.ending is Ending.INTERRUPTED and not (folder / RUN_LOG_FILE).exists():
-            remove()
-    return _end(folder, outcome, console, as_json)
+            new.remove()
+        new.begun()
+        return _end(folder, outcome, console, as_json)
 
 
 def _end(folder: Path, outcome: Outcome, console: Console, as_json: bool) -> int:

@@ -1,13 +1,19 @@
-"""The folder of a local run, made before the run begins.
+"""The folder of a local run, made before the run begins, and held by one process at a time.
 
 Decides that it is nobody else's, and that nothing is left of a run that never began. What is in it is
 ``cli.run_folder``'s.
+
+The folder itself is locked (``flock``), so that nothing is written to hold it. The lock goes with its process, however
+that ends: a program that it has started does not have it, and a fork of it gives it up. Where a file system has no such
+locks nobody is held off.
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -16,33 +22,100 @@ from unlockstep.config import RunConfig
 from unlockstep.core.errors import UsageError
 
 
-@contextmanager
-def new_run_folder(config: RunConfig, folder: Path) -> Iterator[Callable[[], None]]:
-    """A folder for the run, with ``config.toml`` in it. If UsageError ends the block, all of it is removed again.
+class NewFolder:
+    """The folder of a run that has not begun yet.
 
-    Yields:
-        What removes it too: to be called for a run that was stopped before it began.
+    Args:
+        path: of the folder.
+        made: what of its path was not there before, outermost first.
+    """
+
+    def __init__(self, path: Path, made: list[Path]) -> None:
+        self._path, self._made = path, made
+        self._has_begun = False
+
+    def begun(self) -> None:
+        """From now on it stays, whatever happens."""
+        self._has_begun = True
+
+    def remove(self) -> None:
+        """The run was stopped before it began, or has something that is to be mended first: nothing is left of it."""
+        if not self._has_begun:
+            _remove(self._path, self._made)
+
+
+@contextmanager
+def new_run_folder(config: RunConfig, folder: Path) -> Iterator[NewFolder]:
+    """A folder for the run, with ``config.toml`` in it, held while the block runs. If UsageError ends the block before
+    the run has begun, all of it is removed again.
 
     Raises:
-        UsageError: the folder is not empty or cannot be written.
+        UsageError: the folder is not empty or cannot be written, or another run begins there.
     """
-    made: list[Path] | None = _make(folder)
-    try:
+    made = _make(folder)
+    with _taken(folder, f"run folder {folder} is another run's; choose another one with --out"):
+        new = NewFolder(folder, made)
         try:
-            with (folder / "config.toml").open("x", encoding="utf-8") as file:  # of two runs at once, one gets it
+            with (folder / "config.toml").open("x", encoding="utf-8") as file:  # Where there are no locks, one gets it.
                 file.write(configuration.dumps(config))
         except FileExistsError:
-            made = None
             raise UsageError(f"run folder {folder} is another run's; choose another one with --out") from None
         except OSError as error:
+            new.remove()
             raise UsageError(
                 f"run folder {folder} cannot be written ({error.strerror}); choose another one with --out"
             ) from None
-        yield lambda: _remove(folder, made or [])
-    except UsageError:
-        if made is not None:
-            _remove(folder, made)
-        raise
+        try:
+            yield new
+        except UsageError:
+            new.remove()
+            raise
+
+
+@contextmanager
+def old_run_folder(folder: Path) -> Iterator[None]:
+    """The folder of a run that is to go on, held while the block runs. Nothing in it changes by that.
+
+    Raises:
+        UsageError: there is none, or a process that has begun the run, or goes on with it, lives.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"there is no run in {folder}; give the folder of one that was begun")
+    with _taken(folder, f"the run in {folder} goes on: its unlockstep train is at work; end that run first"):
+        yield
+
+
+@contextmanager
+def _taken(folder: Path, taken: str) -> Iterator[None]:
+    """Raises UsageError with the sentence ``taken`` if another process holds the folder."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise UsageError(f"run folder {folder} cannot be read ({error.strerror}); choose one you may use") from None
+    _held.add(descriptor)
+    try:
+        with suppress(OSError):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UsageError(taken) from None
+        yield
+    finally:
+        if descriptor in _held:  # It is not in a fork.
+            _held.remove(descriptor)
+            os.close(descriptor)
+
+
+_held: set[int] = set()
+"""Descriptors of folders that are held here."""
+
+
+def _let_go() -> None:
+    while _held:
+        os.close(_held.pop())
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 def _make(folder: Path) -> list[Path]:

@@ -212,13 +212,24 @@ def require_run(store: RunStore, run: str, config_digest: str) -> None:
         _require_run(store, record, run, config_digest)
 
 
-def _require_run(store: RunStore, record: Record, run: str, config_digest: str) -> None:
-    if (record.run, record.config_digest) != (run, config_digest):
+def require_settings(where: str, there: tuple[str, str], here: tuple[str, str]) -> None:
+    """Raises UsageError if what is kept of a run is another run's, or was begun with other settings.
+
+    Args:
+        where: what a person calls the place.
+        there: name and ``config.digest`` of the run that is kept there.
+        here: the same of the run that is to go on.
+    """
+    if there != here:
         raise UsageError(
-            f"{store.place.describe('records')} belongs to run {record.run!r} with configuration "
-            f"{record.config_digest[:12]}, not to {run!r} with {config_digest[:12]}; leave out --config and --set to "
-            "resume it (restore its config.toml if that has been changed), or choose another folder"
+            f"{where} belongs to run {there[0]!r} with configuration {there[1][:12]}, not to {here[0]!r} with "
+            f"{here[1][:12]}; leave out --config and --set to resume it (restore its config.toml if that has been "
+            "changed), or choose another folder"
         )
+
+
+def _require_run(store: RunStore, record: Record, run: str, config_digest: str) -> None:
+    require_settings(store.place.describe("records"), (record.run, record.config_digest), (run, config_digest))
 
 
 def is_over(store: RunStore, run: SavedRun) -> bool:

@@ -14,11 +14,15 @@ import msgspec
 import pytest
 
 from support.train_process import SMALL, TESTS, TINY
+from unlockstep import config as run_config
 from unlockstep import runlog
 from unlockstep.cli.app import run
 from unlockstep.core.events import EvaluationReported, LearnerAway, RunFinished
+from unlockstep.learners.toy import ToyBackend
 from unlockstep.report.summary import Summary
 from unlockstep.virtual import checkpoint
+from unlockstep.virtual.ring import Ring, own_tape
+from unlockstep.virtual.run import Stage
 
 TAPE = """
 name = "trouble"
@@ -83,6 +87,10 @@ def finished(*line: str, hash_seed: str = "0") -> str:
 def left_in(folder: Path) -> dict[str, bytes]:
     summary = (folder / "summary.json").read_bytes().replace(str(folder).encode(), b"FOLDER")
     return {name: (folder / name).read_bytes() for name in FILES} | {"summary.json": summary}
+
+
+def left_there(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
 def wait_for(text: str, process: subprocess.Popen[str]) -> None:
@@ -264,16 +272,59 @@ def test_a_checkpoint_that_is_damaged_is_one_sentence(place: Path, capsys: pytes
     checkpoint.write(place / "run" / "checkpoint", None, {})
     data = (place / "run" / "checkpoint").read_bytes()
     (place / "run" / "checkpoint").write_bytes(data[:-1])
-    there = {file.name: file.read_bytes() for file in (place / "run").iterdir() if file.is_file()}
+    there = left_there(place / "run")
     capsys.readouterr()
     assert run(["train", "--resume", str(place / "run"), "--plain"]) == 2
-    assert {file.name: file.read_bytes() for file in (place / "run").iterdir() if file.is_file()} == there
+    assert left_there(place / "run") == there
     file = place / "run" / "checkpoint"
     assert capsys.readouterr().err == f"error: checkpoint {file} is damaged; restore it, or remove it: the run then " \
         "begins anew\n"  # fmt: skip
     file.unlink()
     assert run(["train", "--resume", str(place / "run"), "--plain"]) == 0
     assert left_in(place / "run") == expected
+
+
+@pytest.mark.parametrize("with_checkpoint", [True, False])
+def test_settings_that_were_changed_are_refused_before_anything_is(
+    with_checkpoint: bool, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They would be found out at the end, which nobody could sum up then."""
+    folder = place / "run"
+    assert run(arguments(place, "run", "--steps", "20")) == 0
+    summary = folder / "summary.json"
+    summary.write_bytes(summary.read_bytes().replace(b'"ending": "finished"', b'"ending": "interrupted"'))
+    begun = run_config.load(folder / "config.toml")
+    if with_checkpoint:
+        ring = Ring(begun, own_tape(begun), lambda shard, shards: ToyBackend())
+        checkpoint.write(folder / "checkpoint", Stage(ring), {})
+    changed = run_config.apply(begun, ["run.seed=5"])
+    (folder / "config.toml").write_text(run_config.dumps(changed))
+    there = left_there(folder)
+    assert run(["train", "--resume", str(folder), "--plain"]) == 2
+    assert left_there(folder) == there
+    where = folder / ("checkpoint" if with_checkpoint else "run.jsonl")
+    digests = [run_config.digest(config)[:12] for config in (begun, changed)]
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"error: {where} belongs to run 'run' with configuration {digests[0]}, not to 'run' with {digests[1]}; leave "
+        "out --config and --set to resume it (restore its config.toml if that has been changed), or choose another "
+        "folder"
+    )
+
+
+def test_what_is_refused_before_it_begins_anew_leaves_what_there_was(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a run that was killed before it had written anything but its settings, and a part of the log's first line."""
+    assert run(arguments(place, "run", "--steps", "20", "--set", "local.evaluator=false")) == 0
+    folder = place / "run"
+    (folder / "summary.json").unlink()
+    config = run_config.apply(run_config.load(folder / "config.toml"), ["protocol.fragments=400"])
+    (folder / "config.toml").write_text(run_config.dumps(config))
+    (folder / "run.jsonl").write_text('{"schema"')
+    there = left_there(folder)
+    assert run(["train", "--resume", str(folder), "--plain"]) == 2
+    assert "protocol.fragments is 400, but this model has" in capsys.readouterr().err
+    assert left_there(folder) == there
 
 
 def test_a_run_that_another_process_trains_is_left_alone(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

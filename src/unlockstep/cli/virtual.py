@@ -116,18 +116,41 @@ def _maker(config: RunConfig, text: Text) -> MakeBackend:
 
 
 def _stage(config: RunConfig, tape: Tape, files: Files, constants: Mapping[str, Any]) -> Stage:
-    """What the run goes on from."""
+    """What the run goes on from. Nothing is removed before all of it is there.
+
+    Raises:
+        UsageError: it cannot be made, or the settings are not those that the run was begun with.
+    """
+    from unlockstep import config as run_config
+    from unlockstep.keeper import require_settings
     from unlockstep.runlog import part_files
     from unlockstep.virtual import checkpoint
     from unlockstep.virtual.ring import Ring
     from unlockstep.virtual.run import Stage
 
+    here = config.run.name, run_config.digest(config)
     if files.checkpoint.exists():
         stage: Stage = checkpoint.read(files.checkpoint, constants)
+        begun = stage.ring.config
+        require_settings(str(files.checkpoint), (begun.run.name, run_config.digest(begun)), here)
         return stage
+    require_settings(str(files.run_log), _logged(files.run_log) or here, here)
+    stage = Stage(Ring(config, tape, constants["make"]))
     for file in part_files(files.run_log):  # Of a process that was killed before it wrote a checkpoint.
         file.unlink(missing_ok=True)
-    return Stage(Ring(config, tape, constants["make"]))
+    return stage
+
+
+def _logged(run_log: Path) -> tuple[str, str] | None:
+    """Name and settings of the run that a log is of; None: it has not come so far as to say so."""
+    from unlockstep import runlog
+    from unlockstep.core.errors import UsageError
+
+    try:
+        header, _ = runlog.read(run_log)
+    except UsageError:
+        return None
+    return header.run, header.config_digest
 
 
 def _say_how_long(run: VirtualRun, console: Console) -> None:

@@ -249,6 +249,23 @@ def newest_run(store: RunStore) -> SavedRun | None:
         return None
 
 
+def newest_mark(store: RunStore) -> tuple[int, Mark] | None:
+    """Which life of the syncer has saved last, and where its log ended; None if nobody can tell."""
+    record = store.newest_record()
+    if record is None:
+        return None
+    try:
+        return record.epoch, msgspec.json.decode(record.state, type=_Logged).log
+    except msgspec.DecodeError:
+        return None
+
+
+class _Logged(msgspec.Struct):
+    """Of ``_State``, what does not depend on the version that wrote it."""
+
+    log: Mark
+
+
 def _kept(loaded: Loaded, files: dict[int, FragmentFile]) -> dict[int, Kept]:
     return {
         fragment: Kept(files[fragment].version, files[fragment].digest, values, outer_state)

@@ -332,6 +332,33 @@ def read(path: str | Path) -> tuple[Header, Events]:
         raise UsageError(f"run log {path} cannot be read ({error}); check the path") from None
 
 
+def missing_end(path: str | Path, until: Mark) -> str | None:
+    """A sentence if the log does not go as far as a place in it; None: it does, or its writer is about to say so.
+
+    Args:
+        path: of the log's first file.
+        until: behind what was in it when the run was saved.
+    """
+    file = Path(path).with_name(until.file)
+    unsaved = _unsaved(file)
+    found = unsaved if unsaved.exists() else file  # In this order: it may be renamed meanwhile.
+    if not found.exists():
+        return (
+            f"run log {file} is missing, and the run was saved when it had {until.bytes} bytes: put a copy of it back"
+        )
+    if (size := found.stat().st_size) < until.bytes:
+        return (
+            f"run log {found} was cut short: it has {size} bytes, and the run was saved when it had {until.bytes}; "
+            "restore it"
+        )
+    if found == unsaved and not is_being_written(unsaved) and unsaved.exists():
+        return (
+            f"run log {unsaved} counts for nothing by its name, and the run was saved with {until.bytes} bytes of it: "
+            f"its syncer was killed before it could call it {file.name}; do that"
+        )
+    return None
+
+
 def newest_life(path: str | Path) -> int:
     """The highest life of the syncer that has a file of this log, whether or not it has saved anything; 0 if none has.
 

@@ -57,6 +57,18 @@ def test_a_run_whose_syncer_and_learner_were_killed_comes_out_again(
     assert happened[SyncerResumed] == 1 and happened[FragmentCommitted] > 10
     assert app.run(["replay", str(train.run)]) == exits.DONE, capsys.readouterr().err
     assert "identical: " in capsys.readouterr().out
+    without_its_end(train.run, capsys)
+
+
+def without_its_end(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The second life's part of the log is lost: what is left agrees with itself, and is not the run."""
+    end = run / "run.0002-0001.jsonl"
+    end.rename(run / "lost")
+    for command in (["replay", str(run)], ["report", str(run), "--check"]):
+        assert app.run(command) == exits.USAGE
+        written = capsys.readouterr()
+        assert f"error: run log {end} is missing, and the run was saved when it had " in written.err
+        assert "identical" not in written.out
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -264,7 +264,9 @@ def test_a_damaged_record_in_the_store_is_named_before_anything_is_trained(
     night: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = Path(copied(night, tmp_path, events_of(night)))
-    leader = Leader(RunStore(LocalPlace(folder / "store")), small_layout(2))
+    store = RunStore(LocalPlace(folder / "store"))
+    store.write_layout(small_layout(2))
+    leader = Leader(store, small_layout(2))
     assert leader.commit() and leader.commit()
     record = folder / "store" / "records" / "0000000002.json"
     content = record.read_bytes()
@@ -273,6 +275,30 @@ def test_a_damaged_record_in_the_store_is_named_before_anything_is_trained(
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith(f"error: {record} does not have the SHA-256 it was written with; put a copy of it back, or")
     assert f"move {folder / 'store'} away to compare with the log alone" in error
+
+
+@pytest.mark.usefixtures("nothing_trains")
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (lambda store: (store / "layout.json").unlink(), "layout.json is damaged (it is missing)"),
+        (lambda store: (store / "layout.json").write_text("{"), "layout.json is damaged ("),
+        (lambda store: shutil.rmtree(store / "records"), "records holds nothing of what was saved"),
+        (lambda store: [shutil.rmtree(store), store.touch()], "records holds nothing of what was saved"),
+    ],
+)
+def test_a_store_that_lacks_something_is_named_before_anything_is_trained(
+    damage: Callable[[Path], object], sentence: str, night: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(copied(night, tmp_path, events_of(night)))
+    store = RunStore(LocalPlace(folder / "store"))
+    store.write_layout(small_layout(2))
+    assert Leader(store, small_layout(2)).commit()
+    damage(folder / "store")
+    assert app.run(["replay", str(folder)]) == exits.USAGE
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith(f"error: {folder / 'store'}/{sentence}")
+    assert error.endswith(f"; put a copy of it back, or move {folder / 'store'} away to compare with the log alone")
 
 
 def test_a_part_of_the_run_does_not_need_the_store(night: Path, tmp_path: Path) -> None:

@@ -290,6 +290,29 @@ def test_a_file_whose_header_cannot_be_written_does_not_stay(path: Path, monkeyp
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
+def test_an_end_that_was_saved_and_is_not_there_is_named(path: Path) -> None:
+    with runlog.RunLogWriter(path, HEADER) as first:
+        first.write(EVENTS)
+        first.flush()
+        saved = first.mark
+        assert runlog.missing_end(path, saved) is None
+        with runlog.RunLogWriter(path, HEADER, life=2, continues=saved) as second:
+            second.flush()
+            assert runlog.missing_end(path, second.mark) is None  # Its writer is about to call it otherwise.
+        cut = runlog.missing_end(path, second.mark)
+        unsaved = path.with_name("events.0002-0001.jsonl.unsaved")
+        assert cut is not None and f"killed before it could call it {second.mark.file}; do that" in cut
+        assert cut.startswith(f"run log {unsaved} counts for nothing by its name")
+    unsaved.unlink()
+    missing = runlog.missing_end(path, second.mark)
+    assert missing is not None and missing.startswith(f"run log {path.with_name(second.mark.file)} is missing, and ")
+    path.write_bytes(path.read_bytes()[:-3])
+    assert runlog.missing_end(path, saved) == (
+        f"run log {path} was cut short: it has {saved.bytes - 3} bytes, and the run was saved when it had "
+        f"{saved.bytes}; restore it"
+    )
+
+
 def test_only_a_log_without_parameters_whose_writer_is_gone_is_removed(path: Path) -> None:
     with runlog.RunLogWriter(path, HEADER) as log:
         assert runlog.is_being_written(path)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from unlockstep.learners.torch_performer import TorchPerformer
     from unlockstep.replay.script import Process, Script
     from unlockstep.replay.stage import Replayed
-    from unlockstep.store.run_store import Loaded
+    from unlockstep.store.run_store import RunStore
 
 PROGRESS_S = 2.0
 """Time between two lines about progress."""
@@ -46,7 +46,7 @@ def replay(
     from unlockstep.cli.assembly import load_text, loading, require_torch
     from unlockstep.cli.exits import RunFailed
     from unlockstep.cli.output import log_to_stderr, print_json
-    from unlockstep.cli.report_run import find_run
+    from unlockstep.cli.report_run import find_run, missing_end
     from unlockstep.core.errors import UsageError
     from unlockstep.replay.script import read_script
     from unlockstep.replay.stage import replay as repeat
@@ -58,6 +58,8 @@ def replay(
             f"{events.path} begins in the middle of the run; its beginning is with the syncer that led before: put "
             f"{header.continues.file} of that one beside it"
         )
+    if until is None and (missing := missing_end(found)) is not None:
+        raise UsageError(f"{missing}, or repeat with --until what is there")
     require_torch("replay")
     log = log_to_stderr("replay")
     script = read_script(events, until)
@@ -196,35 +198,47 @@ def _require_sound_store(folder: Path) -> None:
     """Raises UsageError if what was saved last is damaged: then it could not be compared at the end, hours later."""
     from unlockstep.cli.run_folder import STORE_FOLDER
     from unlockstep.core.errors import UsageError
+    from unlockstep.store.fragment_files import Damaged
 
-    loaded = _saved(folder)
-    if loaded is not None and loaded.damaged:
-        raise UsageError(
-            f"{loaded.damaged[0]}; put a copy of it back, or move {folder / STORE_FOLDER} away to compare with the "
-            "log alone"
-        )
+    if (store := _store(folder)) is None:
+        return
+    loaded = store.load()
+    if loaded is None:  # A run that has a commit was saved when it had its first parameters.
+        bad = f"{store.place.describe('records')} holds nothing of what was saved"
+    elif loaded.damaged:
+        bad = loaded.damaged[0]
+    else:
+        try:
+            if loaded.record.fragments:
+                store.sound_layout(loaded.record.layout_digest)
+            return
+        except Damaged as error:
+            bad = str(error)
+    raise UsageError(
+        f"{bad}; put a copy of it back, or move {folder / STORE_FOLDER} away to compare with the log alone"
+    )
 
 
-def _saved(folder: Path) -> Loaded | None:
-    """What was saved last; None if there is nothing. Raises UsageError if nothing of it can be used."""
+def _store(folder: Path) -> RunStore | None:
+    """Of the run; None if it was saved elsewhere, or somebody has moved it away."""
     from unlockstep.cli.run_folder import STORE_FOLDER
     from unlockstep.store.place import open_place
     from unlockstep.store.run_store import RunStore
 
-    if not (folder / STORE_FOLDER).is_dir():
-        return None
-    return RunStore(open_place(str(folder / STORE_FOLDER))).load()
+    place = folder / STORE_FOLDER
+    return RunStore(open_place(place)) if place.exists() else None
 
 
 def _compare_store(folder: Path, done: Replayed) -> Iterable[str]:
     import numpy as np
 
-    loaded = _saved(folder)
+    store = _store(folder)
+    loaded = None if store is None else store.load()
     yield from () if loaded is None else loaded.damaged  # What it holds of the last versions is not what was saved.
     for file in () if loaded is None else loaded.record.fragments:
         kept = done.kept.get(file.fragment)
         if kept is None or kept.version != file.version or loaded is None:
-            continue
+            continue  # The run goes on, or its syncer died before it had saved what the log ends with.
         values, state = loaded.arrays[file.fragment]
         same = np.array_equal(values.view(np.uint32), kept.values.view(np.uint32))
         if not (same and state.tobytes() == kept.outer_state.tobytes()):

@@ -50,7 +50,7 @@ def report(
     from unlockstep.cli.exits import RunFailed
     from unlockstep.cli.output import print_json, wide_console
     from unlockstep.cli.report_files import Reported, check_targets
-    from unlockstep.cli.report_run import find_run, sum_up
+    from unlockstep.cli.report_run import find_run, missing_end, sum_up
     from unlockstep.core.errors import UsageError
 
     if trace is not None and len(runs) > 1:
@@ -60,7 +60,7 @@ def report(
     for one in found if check else ():
         _require_beginning(one)
     console = wide_console(stderr=as_json)
-    records, reported, broken, rules = [], [], set[str](), 0
+    records, reported, broken, cut, rules = [], [], set[str](), list[str](), 0
     for one in found:
         checks = _check(one.events, one.config.protocol) if check else None
         summed = sum_up(one)
@@ -69,10 +69,12 @@ def report(
         summary = None if summed is None else summed[0]
         if summed is not None:
             reported.append(Reported(one, *summed))
+        missing = missing_end(one)
+        cut += [] if missing is None else [missing]
         if as_json:
             records.append(_record(one, summary, checks))
         else:
-            _show(console, one, summary)
+            _show(console, one, summary, missing)
             if checks is not None:
                 _show_checks(console, checks)
         rules = len(checks or ())
@@ -84,6 +86,8 @@ def report(
         names = ", ".join(rule for rule in sorted(broken))
         whose = "the run breaks" if len(runs) == 1 else "the runs break"
         raise RunFailed(f"{whose} {len(broken)} of {rules} rules: {names}")
+    if check and cut:
+        raise UsageError(f"{cut[0]}, to have that checked, too")
 
 
 def _require_beginning(found: FoundRun) -> None:
@@ -179,7 +183,7 @@ def _record(found: FoundRun, summary: Summary | None, checks: dict[str, list[Vio
     return record if checks is None else {**record, "checks": checks}
 
 
-def _show(console: Console, found: FoundRun, summary: Summary | None) -> None:
+def _show(console: Console, found: FoundRun, summary: Summary | None, missing: str | None) -> None:
     from unlockstep.report.summary import table
 
     if summary is None:
@@ -190,6 +194,8 @@ def _show(console: Console, found: FoundRun, summary: Summary | None) -> None:
         console.print("  The log begins in the middle of the run: what came before is not counted.", markup=False)
     if found.events.torn_bytes:
         console.print("  The last line of the run log was cut short and counts for nothing.", markup=False)
+    if missing is not None:
+        console.print(f"  The end of the log is not there: {missing}.", markup=False, highlight=False, soft_wrap=True)
 
 
 def _show_checks(console: Console, checks: dict[str, list[Violation]]) -> None:

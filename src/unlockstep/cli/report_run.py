@@ -94,6 +94,32 @@ def find_run(run: Path) -> FoundRun:
     return FoundRun(folder, header, events, config, tape)
 
 
+def missing_end(found: FoundRun) -> str | None:
+    """A sentence if the store in the folder shows that the log had more in it; None: it has all, or nobody can tell.
+
+    Raises:
+        UsageError: a later version of this program has written the store.
+    """
+    from unlockstep import runlog
+    from unlockstep.cli.run_folder import STORE_FOLDER
+    from unlockstep.keeper import newest_mark
+    from unlockstep.store.place import open_place
+    from unlockstep.store.run_store import RunStore
+
+    store, first = found.folder / STORE_FOLDER, found.events.path
+    try:
+        newest = newest_mark(RunStore(open_place(store))) if store.is_dir() else None
+    except OSError:  # Not everybody who may read the log may read the store.
+        newest = None
+    if newest is None:
+        return None
+    life, mark = newest
+    if life > 1 and mark.file == first.name and found.header.continues is None:
+        # Where that life has led there was no other file. Beside the beginning of the run it has the name of its life.
+        mark = runlog.Mark(runlog.part_path(first, life, 1).name, mark.bytes)
+    return runlog.missing_end(first, mark)
+
+
 def sum_up(found: FoundRun, told: Told | None = None) -> tuple[Summary, Extent] | None:
     """What the run amounts to, and from when to when; None if its log contradicts itself so badly that nobody can tell.
 

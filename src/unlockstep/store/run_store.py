@@ -144,15 +144,9 @@ class RunStore:
             UsageError: the file is damaged.
         """
         try:
-            stored = msgspec.json.decode(self.place.read(_LAYOUT_NAME), type=_StoredLayout)
-            layout = build_layout(stored.tensors, stored.fragment_count, stored.method)
-        except FileNotFoundError:
-            return None
-        except (msgspec.MsgspecError, UnicodeDecodeError, ConfigError) as error:
-            raise self._layout_damaged(str(error)) from error
-        if layout.digest != stored.digest:
-            raise self._layout_damaged("its tensors do not have the digest it states")
-        return layout
+            return self._stored_layout()
+        except Damaged as error:
+            raise self._layout_damaged(error) from error
 
     def require_layout(self, digest: str) -> Layout:
         """The layout that records with fragments go with.
@@ -160,17 +154,41 @@ class RunStore:
         Raises:
             UsageError: the file is missing, damaged, or that of another model.
         """
-        layout = self.read_layout()
+        try:
+            return self.sound_layout(digest)
+        except Damaged as error:
+            raise self._layout_damaged(error) from error
+
+    def sound_layout(self, digest: str) -> Layout:
+        """The same, for whoever does not go on with the run.
+
+        Raises:
+            Damaged: the file is missing, damaged, or that of another model.
+        """
+        layout = self._stored_layout()
         if layout is None:
-            raise self._layout_damaged("it is missing")
+            raise self._bad_layout("it is missing")
         if layout.digest != digest:
-            raise self._layout_damaged("its tensors are not those of the records")
+            raise self._bad_layout("its tensors are not those of the records")
         return layout
 
-    def _layout_damaged(self, why: str) -> UsageError:
-        return UsageError(
-            f"{self.place.describe(_LAYOUT_NAME)} is damaged ({why}): put a copy of it back, or start a new run"
-        )
+    def _stored_layout(self) -> Layout | None:
+        try:
+            stored = msgspec.json.decode(self.place.read(_LAYOUT_NAME), type=_StoredLayout)
+            layout = build_layout(stored.tensors, stored.fragment_count, stored.method)
+        except FileNotFoundError:
+            return None
+        except (msgspec.MsgspecError, UnicodeDecodeError, ConfigError) as error:
+            raise self._bad_layout(str(error)) from error
+        if layout.digest != stored.digest:
+            raise self._bad_layout("its tensors do not have the digest it states")
+        return layout
+
+    def _bad_layout(self, why: str) -> Damaged:
+        return Damaged(self.place.describe(_LAYOUT_NAME), f"is damaged ({why})")
+
+    def _layout_damaged(self, error: Damaged) -> UsageError:
+        return UsageError(f"{error}: put a copy of it back, or start a new run")
 
     # ------------------------------------------------------------------------------------------------ fragments
 

@@ -16,7 +16,11 @@ from unlockstep import tape as tapes
 from unlockstep.checkers import RULES
 from unlockstep.cli import app, exits
 from unlockstep.core.events import FragmentAdopted, FragmentCommitted, RoundOpened, SyncerResumed
-from unlockstep.runlog import Header, RunLogWriter
+from unlockstep.core.syncer import SyncerCore
+from unlockstep.keeper import Snapshot, take_up
+from unlockstep.runlog import Header, Mark, RunLogWriter
+from unlockstep.store.place import LocalPlace
+from unlockstep.store.run_store import RunStore
 
 COMMITTED = event(FragmentCommitted)
 BAD = changed(COMMITTED, version=2)
@@ -162,6 +166,41 @@ def test_what_cannot_be_read_is_told_in_one_sentence(
     assert app.run(["report", str(folder), "--check"]) == exits.USAGE
     written = capsys.readouterr()
     assert written.out == "" and written.err.count("\n") == 1 and sentence in written.err
+
+
+def saved_by(folder: Path, *marks: Mark) -> None:
+    """What each life of a syncer saves: where its log ended."""
+    for mark in marks:
+        keeper, _ = take_up(RunStore(LocalPlace(folder / "store")), "night", "digest")
+        state = SyncerCore("night", CONFIG.protocol, 5, 0, "id").saved(0)
+        keeper.save(Snapshot(run=state, layout=None, kept={}, norms=(), log=mark))
+
+
+@pytest.mark.parametrize(
+    ("lives", "sentence"),
+    [
+        ([0], None),
+        ([1], "run.jsonl was cut short: it has"),
+        (
+            [0, ("run.0002-0003.jsonl", 70)],
+            "run.0002-0003.jsonl is missing, and the run was saved when it had 70 bytes",
+        ),
+        ([0, ("run.jsonl", 70)], "run.0002-0001.jsonl is missing, and the run was saved when it had 70 bytes"),
+    ],
+    ids=["all there", "cut short", "a part", "of a standby with a folder of its own"],
+)
+def test_a_log_whose_end_is_not_there_is_not_checked_in_silence(
+    lives: list[int | tuple[str, int]], sentence: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = folder_of(tmp_path, GOOD)
+    size = (folder / "run.jsonl").stat().st_size
+    saved_by(folder, *(Mark("run.jsonl", size + life) if isinstance(life, int) else Mark(*life) for life in lives))
+    assert app.run(["report", str(folder)]) == exits.DONE
+    out = " ".join(shown(capsys).split())
+    assert ("The end of the log is not there" in out) == (sentence is not None)
+    assert app.run(["report", str(folder), "--check"]) == (exits.DONE if sentence is None else exits.USAGE)
+    written = capsys.readouterr()
+    assert "kept" in written.out and (sentence or "") in written.err
 
 
 def test_a_log_whose_beginning_is_elsewhere_says_what_to_bring_together(

@@ -94,7 +94,7 @@ def test_of_two_that_go_on_with_a_run_at_once_one_is_refused(
 
 
 def test_a_folder_is_held_by_one_process_and_free_when_that_is_killed_whatever_it_has_started(tmp_path: Path) -> None:
-    """C8: neither a program it started nor a fork of it holds the folder any longer."""
+    """Neither a program it started nor a fork of it holds the folder any longer."""
     hold = f"""
 import os, subprocess, sys
 from pathlib import Path

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import signal
 import sys
@@ -18,7 +20,7 @@ from unlockstep.core.errors import UsageError
 from unlockstep.core.status import Status
 from unlockstep.launch import local, restarts
 from unlockstep.launch.drill import progress
-from unlockstep.launch.folders import new_run_folder
+from unlockstep.launch.folders import new_run_folder, old_run_folder
 from unlockstep.launch.local import Ending, LocalRun, Outcome
 
 STAND_IN = """
@@ -446,3 +448,35 @@ def test_an_empty_folder_of_the_user_stays(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="mend me"), new_run_folder(RunConfig(), tmp_path):
         raise UsageError("mend me")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_in_which_another_run_begins_is_left_to_it(tmp_path: Path) -> None:
+    with (
+        old_run_folder(tmp_path),  # As the other has it before there is anything in it.
+        pytest.raises(UsageError, match="is another run's; choose another one with --out"),
+        new_run_folder(RunConfig(), tmp_path),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_has_begun_keeps_its_folder_and_nobody_else_has_it_until_the_end(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="too late"), new_run_folder(RunConfig(), tmp_path / "run") as new:
+        new.begun()
+        with (
+            pytest.raises(UsageError, match="goes on: its unlockstep train is at work"),
+            old_run_folder(tmp_path / "run"),
+        ):
+            pass
+        raise UsageError("too late")
+    with old_run_folder(tmp_path / "run"):
+        assert [path.name for path in (tmp_path / "run").iterdir()] == ["config.toml"]
+
+
+def test_where_there_are_no_locks_nobody_is_held_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with old_run_folder(tmp_path), old_run_folder(tmp_path):
+        pass

@@ -30,6 +30,8 @@ sys.path.append(str(EXPERIMENTS))  # Scripts beside each other, and no package.
 
 from result_file import FleetScore, RingScore, Score, Sheet, read  # noqa: E402
 
+from unlockstep.core.status import LedgerStatus  # noqa: E402
+
 BLUE, ORANGE, GREY, GREEN = "#2a78c8", "#c2410c", "#8a8f98", "#2f855a"
 
 FIRST = {
@@ -38,6 +40,9 @@ FIRST = {
     "learners": "rda, M = 1",
     "fragmentation": "balanced",
     "choices": "as it is",
+    "transfers": "as it is",
+    "rates": "M = 8, rda, 0.7",
+    "length": "8 learners, 600,000 tokens",
     "experts": "stacked",
 }
 """Of every experiment a trial without which there is nothing to show."""
@@ -213,7 +218,22 @@ def learners() -> str:
         ("contributed norm", _ring(lambda ring: ring.contribution_norm, 4)),
         ("merged norm", _ring(lambda ring: ring.merged_norm, 4)),
         ("merged / contributed", _ring(lambda ring: ring.norm_ratio, 3)),
+        ("mean cosine", _cosine),
     )
+
+
+def _cosine(scores: Sequence[Score]) -> str:
+    """Between two contributions to a round, by how much shorter their mean is: of M of equal length whose cosine is c it
+    is sqrt((1 + (M - 1) c) / M) times as long."""
+    count = round(statistics.fmean(score.ring.participants for score in scores if score.ring is not None))
+    if "mean" not in scores[0].trial.name or count < 2:
+        return ""
+    return f"{(count * _mean_ratio(scores) ** 2 - 1) / (count - 1):.2f}"
+
+
+def rates() -> str:
+    """Rule of merging and outer rate."""
+    return table("rates", lambda name: f"{name.split(',')[0]}, rda, 0.7")
 
 
 def fragmentation() -> str:
@@ -245,6 +265,49 @@ def choices() -> str:
     )
 
 
+def transfers() -> str:
+    """One change at a time, where bodies take time."""
+    return table(
+        "transfers",
+        lambda name: "as it is",
+        ("took part", _participants),
+        ("versions behind", _ring(lambda ring: ring.staleness, 2)),
+        ("round open, steps", _ring(lambda ring: ring.open_steps, 2)),
+        ("time", _time_against("transfers", "as it is")),
+        ("late", _share(lambda ledger: ledger.merged_late)),
+        ("refused", _share(lambda ledger: sum(ledger.refused.values()))),
+        ("overwritten", _share(lambda ledger: ledger.overwritten)),
+    )
+
+
+def _share(read: Callable[[LedgerStatus], float]) -> Callable[[Sequence[Score]], str]:
+    """Of all tokens trained."""
+    return _percent(lambda ring: read(ring.ledger) / ring.ledger.trained)
+
+
+def _time_against(experiment: str, name: str) -> Callable[[Sequence[Score]], str]:
+    """Time until the tokens were trained, over that of a trial of the same seed."""
+
+    def say(scores: Sequence[Score]) -> str:
+        found = sheet(experiment)
+        others = [] if found is None else found.of(name)
+        base = {score.seed: score.ring.time_s for score in others if score.ring is not None}
+        ratios = [s.ring.time_s / base[s.seed] for s in scores if s.ring is not None and s.seed in base]
+        return f"{statistics.fmean(ratios):.2f}" if ratios else ""
+
+    return say
+
+
+def length() -> str:
+    """Short and long runs."""
+    return table(
+        "length",
+        lambda name: name.replace("8 learners", "data-parallel"),
+        ("inner steps", lambda scores: f"{statistics.fmean(score.steps for score in scores):,.0f}"),
+        ("commits of a fragment", _ring(lambda ring: statistics.fmean(ring.rounds_per_fragment), 0)),
+    )
+
+
 def experts() -> str:
     """Experts without tokens."""
     return table("experts", lambda name: "stacked")
@@ -254,8 +317,11 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "results of failures": failures,
     "results of heterogeneity": heterogeneity,
     "results of learners": learners,
+    "results of rates": rates,
     "results of fragmentation": fragmentation,
     "results of choices": choices,
+    "results of transfers": transfers,
+    "results of length": length,
     "results of experts": experts,
 }
 
@@ -368,6 +434,25 @@ def draw_choices(plt: Any, found: Sheet) -> Any:
     return figure
 
 
+def draw_length(plt: Any, found: Sheet) -> Any:
+    """What eight independent learners cost, by the length of the run."""
+    figure, axis = plt.subplots(figsize=(5, 2.6))
+    tokens = sorted({score.trial.tokens for score in found.scores})
+    rows = [
+        (found.of(f"8 learners, {count:,} tokens"), found.of(f"data-parallel, {count:,} tokens")) for count in tokens
+    ]
+    means = [change_of(ring, alone)[0] for ring, alone in rows]
+    for count, (ring, alone) in zip(tokens, rows, strict=True):
+        for score in ring:
+            axis.plot([count / 1e6], [change_of([score], alone)[0]], ".", color=GREY)
+    axis.plot([count / 1e6 for count in tokens], means, "o-", color=BLUE)
+    axis.set_xscale("log", base=2)
+    axis.set_xlabel("million tokens, all learners together")
+    axis.set_ylabel("loss against data-parallel, %")
+    axis.set_ylim(bottom=0)
+    return figure
+
+
 def _dots(axis: Any, rows: Sequence[tuple[str, Sequence[Score], Sequence[Score]]]) -> None:
     """A row each: every seed, and their mean."""
     axis.axvline(0, color=GREY, linewidth=0.8)
@@ -387,6 +472,8 @@ DRAWINGS: Mapping[str, tuple[str, Callable[[Any, Sheet], Any]]] = {
     "learners": ("learners", draw_learners),
     "fragmentation": ("fragmentation", draw_fragmentation),
     "choices": ("choices", draw_choices),
+    "transfers": ("transfers", draw_choices),
+    "length": ("length", draw_length),
 }
 """Name of a figure -> the result file it shows, and how."""
 

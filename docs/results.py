@@ -223,8 +223,8 @@ def learners() -> str:
 
 
 def _cosine(scores: Sequence[Score]) -> str:
-    """Between two contributions to a round, by how much shorter their mean is: of M of equal length whose cosine is c it
-    is sqrt((1 + (M - 1) c) / M) times as long."""
+    """Between two contributions to a round, by how much shorter their mean is: of M of equal length and cosine c it is
+    sqrt((1 + (M - 1) c) / M) times as long."""
     count = round(statistics.fmean(score.ring.participants for score in scores if score.ring is not None))
     if "mean" not in scores[0].trial.name or count < 2:
         return ""
@@ -394,16 +394,19 @@ def draw_learners(plt: Any, found: Sheet) -> Any:
         losses = [[score.loss for score in found.of(f"{rule}, M = {count}")] for count in there]
         left.plot(there, list(map(statistics.fmean, losses)), "o-", color=colour, label=rule)
         left.fill_between(there, list(map(min, losses)), list(map(max, losses)), color=colour, alpha=0.2)
-        there = [count for count in counts if found.of(f"norms: {rule}, M = {count}")]
-        norms = [_mean_ratio(found.of(f"norms: {rule}, M = {count}")) for count in there]
-        right.plot(there, norms, "o-", color=colour, label=rule)
+        for series, line, batch in (("norms: ", "o-", "batch 4"), ("", "o--", "batch 16 / M")):
+            there = [count for count in counts if found.of(f"{series}{rule}, M = {count}")]
+            norms = [_mean_ratio(found.of(f"{series}{rule}, M = {count}")) for count in there]
+            right.plot(there, norms, line, color=colour, label=f"{rule}, {batch}", markersize=4)
     right.plot(counts, [count**-0.5 for count in counts], ":", color=GREY, label="1 / sqrt(M)")
     for axis, name in ((left, "nats/byte, equal tokens and steps"), (right, "merged norm / contributed norm")):
         axis.set_xscale("log", base=2)
+        axis.set_xticks(counts, [str(count) for count in counts])
         axis.set_xlabel("learners")
         axis.set_ylabel(name, fontsize=8)
         axis.legend(fontsize=8)
     right.set_yscale("log", base=2)
+    right.set_yticks([1, 0.5, 0.25], ["1", "0.5", "0.25"])
     return figure
 
 

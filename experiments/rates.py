@@ -1,7 +1,7 @@
 """Is it the rule of merging or the outer learning rate? Radial-directional averaging and the mean, at several rates.
 
-The mean of M outer gradients is shorter than each of them, so it wants a larger rate, and a larger one the more learners
-there are. Here each rule has its choice: 2 and 8 learners that share 600,000 tokens and a batch of 16 sequences a step,
+The mean of M outer gradients is shorter than each of them, so it wants a larger rate, and the more learners there are
+the larger. Here each rule has its choice: 2 and 8 learners that share 600,000 tokens and a batch of 16 sequences,
 as in ``learners``.
 
     python experiments/rates.py --seed 0 1 2

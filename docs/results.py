@@ -41,6 +41,7 @@ FIRST = {
     "fragmentation": "balanced",
     "choices": "as it is",
     "transfers": "as it is",
+    "outer": "data-parallel",
     "rates": "M = 8, rda, 0.7",
     "length": "8 learners, 600,000 tokens",
     "experts": "stacked",
@@ -265,6 +266,16 @@ def choices() -> str:
     )
 
 
+def outer() -> str:
+    """One change at a time around the default recipe."""
+    return table("outer", lambda name: "data-parallel", ("against the default", _against_the_default))
+
+
+def _against_the_default(scores: Sequence[Score]) -> str:
+    found = sheet("outer")
+    return "" if found is None else compared(scores, found.of("the default"))
+
+
 def transfers() -> str:
     """One change at a time, where bodies take time."""
     return table(
@@ -321,6 +332,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "results of fragmentation": fragmentation,
     "results of choices": choices,
     "results of transfers": transfers,
+    "results of outer": outer,
     "results of length": length,
     "results of experts": experts,
 }

@@ -462,6 +462,7 @@ def draw_length(plt: Any, found: Sheet) -> Any:
             axis.plot([count / 1e6], [change_of([score], alone)[0]], ".", color=GREY)
     axis.plot([count / 1e6 for count in tokens], means, "o-", color=BLUE)
     axis.set_xscale("log", base=2)
+    axis.set_xticks([count / 1e6 for count in tokens], [f"{count / 1e6:g}" for count in tokens])
     axis.set_xlabel("million tokens, all learners together")
     axis.set_ylabel("loss against data-parallel, %")
     axis.set_ylim(bottom=0)

@@ -3,7 +3,7 @@
 Four learners of 0.25 M parameters share 524,288 tokens, so each takes as many steps (512) as in the default run and the
 whole table takes minutes. The first line is data-parallel AdamW at its own best settings.
 
-    python experiments/outer.py
+    python experiments/outer.py --seed 0 1 2
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ def settings_of(found: FoundRun) -> tuple[tuple[str, str], ...]:
         ("codec", f"{up} up, {codec.download.value} down"),
     ]
     if found.simulated:
-        rows.append(("virtual step", f"{config.virtual.step_s:g} s"))
+        rows.append(("virtual step, start", f"{config.virtual.step_s:g} s, {config.virtual.start_s:g} s"))
     if found.tape is not None:
         rows.append(("tape", found.tape.name))
     rows.append(("report written by", f"unlockstep {__version__}"))

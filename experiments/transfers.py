@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import choices
+from choices import TOKENS
 from heterogeneity import LEARNERS, half_slower
 from result_file import NarrowLinks
 from sheet import conduct
 from trial import Trial, carry_settings
 
-TOKENS = 600_000
 BODY_BYTES = 67_584 * 4
 """Of the largest fragment, as float32."""
 MBIT_PER_S = 8 * BODY_BYTES / 0.25 / 1e6
@@ -27,19 +28,24 @@ LINKS = NarrowLinks(learners=LEARNERS // 2, mbit_per_s=MBIT_PER_S)
 FIXED = ("protocol.fragments=4", "codec.upload=float32", "codec.download=float32")
 
 CHANGES: dict[str, tuple[str, ...]] = {
-    "as it is": (),
-    "adoption: overwrite": ("adoption.mode=overwrite",),
-    "adoption: blend 0.5": ("adoption.mode=blend",),
-    "anchor: syncer": ("protocol.anchor=syncer",),
-    "anchor: syncer, overwrite": ("protocol.anchor=syncer", "adoption.mode=overwrite"),
-    "late: drop": ("protocol.late=drop",),
-    "tau = 1": ("protocol.overlap_steps=1",),
+    **{
+        name: choices.CHANGES[name]
+        for name in (
+            "as it is",
+            "adoption: overwrite",
+            "adoption: blend 0.5",
+            "anchor: syncer",
+            "anchor: syncer, overwrite",
+            "late: drop",
+            "tau = 1",
+            "tau = 8",
+            "K = 4",
+            "K = 8",
+        )
+    },
     "tau = 1, late: drop": ("protocol.overlap_steps=1", "protocol.late=drop"),
     "tau = 4": ("protocol.overlap_steps=4",),
-    "tau = 8": ("protocol.overlap_steps=8",),
     "tau = 8, overwrite": ("protocol.overlap_steps=8", "adoption.mode=overwrite"),
-    "K = 4": ("protocol.quorum=4",),
-    "K = 8": ("protocol.quorum=8",),
     "fresh": ("protocol.participation=fresh",),
     "paper's rules": (
         "protocol.participation=fresh",

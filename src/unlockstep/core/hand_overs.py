@@ -157,16 +157,9 @@ class HandOvers:
     @property
     def _free(self) -> int:
         """How many more may be on their way. A link that keeps up takes whatever is asked for in a step: at most one
-        contribution of every fragment."""
-        return max(0, UNDER_WAY_MAX - len(self._under_way)) if self._is_behind else len(self._fragments)
-
-    @property
-    def _is_behind(self) -> bool:
-        return bool(self._resends) or self._pace.is_behind(self._under_way_steps)
-
-    @property
-    def _under_way_steps(self) -> list[int]:
-        return [self._learner.steps - departure.steps for departure in self._under_way.values()]
+        contribution of every fragment. What is to go once more fills it before."""
+        under_way_steps = [self._learner.steps - departure.steps for departure in self._under_way.values()]
+        return self._pace.room(under_way_steps, everything=0 if self._resends else len(self._fragments))
 
     def _depart(self, handed_over: HandedOver) -> None:
         self._under_way[handed_over] = _Departure(self._learner.steps, self._fragments[handed_over.fragment].newest)
@@ -215,10 +208,7 @@ class HandOvers:
     # ------------------------------------------------------------------------------------------- what becomes of it
 
     def arrive(self, handed_over: HandedOver) -> None:
-        """The syncer has it, whatever becomes of it: the link has room for another one."""
-        self._end_way(handed_over)
-
-    def _end_way(self, handed_over: HandedOver) -> None:
+        """It is on its way no more, whatever becomes of it: the link has room for another one."""
         departure = self._under_way.pop(handed_over, None)
         if departure is not None:
             self._ended_in_step += 1
@@ -227,7 +217,7 @@ class HandOvers:
 
     def settle(self, handed_over: HandedOver) -> None:
         """The syncer has said what became of it, or nobody needs it: the host may forget it."""
-        self._end_way(handed_over)
+        self.arrive(handed_over)
         self._stranded.discard(handed_over)
         self._resends.pop(handed_over, None)
         if self._kept.pop(handed_over, None) is not None:
@@ -242,7 +232,7 @@ class HandOvers:
         """It could not be delivered. While the syncer is away it is kept, for when it is back; otherwise it is the body
         that cannot be had. Returns whether there is something to declare."""
         handed_over = HandedOver(failed.round, failed.fragment, failed.tokens)
-        self._end_way(handed_over)
+        self.arrive(handed_over)
         if handed_over not in self._kept:
             return False  # The syncer has said what became of it; or it was an earlier start's, and is lost with that.
         if handed_over in self._resends:

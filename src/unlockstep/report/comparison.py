@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 
-from unlockstep.core.ids import NANOSECONDS_PER_SECOND
+from unlockstep.core.ids import NANOSECONDS_PER_SECOND, seconds
 from unlockstep.core.words import counted
 from unlockstep.report.accounting import Accounting
 from unlockstep.report.figures import Axis, Series, legend, lines, natural, number, share, text
@@ -67,11 +67,6 @@ Figure = tuple[str, Callable[[Accounting], float | None], Callable[[float | None
 
 def _plain(value: float | None) -> str:
     return "–" if value is None else number(value)
-
-
-def seconds(ns: float) -> str:
-    """``0.216 s``, ``48.6 s``."""
-    return f"{ns / NANOSECONDS_PER_SECOND:.3g} s"
 
 
 def _seconds(value: float | None) -> str:
@@ -174,10 +169,10 @@ def _differs(one: float, other: float, share_of: float) -> bool:
     return abs(one - other) > share_of * max(one, other)
 
 
-def _step_ns(view: RunView) -> float:
+def _step_ns(view: RunView) -> int:
     """Median over learners of their median step."""
     medians = [learner.gap.median_ns for learner in view.summary.accounting.learners if learner.gap.count]
-    return statistics.median(medians) if medians else 0.0
+    return round(statistics.median(medians)) if medians else 0
 
 
 def _caveats(real: RunView, simulated: RunView) -> Iterator[str]:

@@ -159,8 +159,9 @@ class _Trace:
         self._file.write("\n]}\n")
 
     def _take(self, stretch: Stretch) -> None:
-        name = "step" if stretch.step_ns else "steps" if stretch.unheard else stretch.doing.value
-        name = "step" if name == Doing.COMPUTING.value else name
+        name = stretch.doing.value
+        if stretch.doing is Doing.COMPUTING:  # Of those that were not reported nobody knows each.
+            name = "steps" if stretch.unheard and not stretch.step_ns else "step"
         process = self._process(stretch.learner)
         arguments = {"tokens": stretch.tokens, **({"unheard": True} if stretch.unheard else {})}
         self._slice(name, stretch.begin_ns, stretch.end_ns, process, STRETCHES, arguments)

@@ -78,7 +78,7 @@ Format = Literal["toml", "jsonl"]
 
 _FORMATS: dict[str, Format] = {".toml": "toml", ".jsonl": "jsonl"}
 _SHIPPED = resources.files("unlockstep") / "tapes"
-_SECONDS = {"at_ns": "at_s", "end_ns": "end_s"}
+_SECONDS = {"at_ns": "at_s", "end_ns": "end_s", "began_ns": "began_s"}
 _NANOSECOND = Decimal("1e-9")
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 
@@ -303,6 +303,8 @@ class Tape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """In the order of time."""
     end_ns: int = 0
     """How long the story lasts. Given as 0 it becomes the time of the last action."""
+    began_ns: int | None = None
+    """Of a tape that was played on real processes: when it began, in the log of their run. None: nobody says."""
 
     def __post_init__(self) -> None:
         self._check_header()
@@ -343,6 +345,8 @@ class Tape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             raise UsageError(f"tape {self.name!r}: learners is empty and nobody joins; name a learner or let one join")
         if not 0 <= self.end_ns <= AT_NS_MAX:
             raise UsageError(f"tape {self.name!r}: end_ns is {self.end_ns}; it must be from 0 to {AT_NS_MAX}")
+        if self.began_ns is not None and not 0 <= self.began_ns <= AT_NS_MAX:
+            raise UsageError(f"tape {self.name!r}: began_ns is {self.began_ns}; it must be from 0 to {AT_NS_MAX}")
 
 
 def shipped() -> tuple[str, ...]:
@@ -386,6 +390,8 @@ def loads(text: str, file_format: Format, source: str = "the text") -> Tape:
 def dumps_toml(tape: Tape) -> str:
     """A tape as TOML. ``loads(dumps_toml(tape), "toml") == tape``."""
     header = {"name": tape.name, "about": tape.about, "learners": tape.learners, "end_s": _seconds(tape.end_ns)}
+    if tape.began_ns is not None:
+        header["began_s"] = _seconds(tape.began_ns)
     tables = [tomli_w.dumps(header)]
     for action in tape.actions:
         fields = msgspec.to_builtins(action)
@@ -396,7 +402,8 @@ def dumps_toml(tape: Tape) -> str:
 def dumps_lines(tape: Tape) -> str:
     """A tape as JSON lines. ``loads(dumps_lines(tape), "jsonl") == tape``."""
     header = {"schema": SCHEMA_VERSION, "name": tape.name, "about": tape.about, "learners": tape.learners}
-    records = ({**header, "end_ns": tape.end_ns}, *tape.actions)
+    began = {} if tape.began_ns is None else {"began_ns": tape.began_ns}
+    records = ({**header, "end_ns": tape.end_ns, **began}, *tape.actions)
     return "".join(msgspec.json.encode(record).decode() + "\n" for record in records)
 
 
@@ -447,6 +454,7 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True):
     about: str = ""
     learners: tuple[str, ...]
     end_ns: int = 0
+    began_ns: int | None = None
 
 
 def _loads_lines(text: str, source: str) -> Tape:
@@ -555,7 +563,8 @@ def _fits(value: object, kind: object) -> bool:
 def _describe(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return f"one of {', '.join(get_args(kind))}"
-    return {int: "a whole number", float: "a number", str: "text"}.get(kind, "a list of names")
+    words = {int: "a whole number", int | None: "a whole number", float: "a number", str: "text"}
+    return words.get(kind, "a list of names")
 
 
 def _nanoseconds(value: object, name: str, where: str) -> int:

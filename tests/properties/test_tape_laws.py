@@ -63,7 +63,10 @@ def tapes(draw: st.DrawFn) -> Tape:
         standing.move(actions[-1])
     last_ns = actions[-1].at_ns if actions else 0
     end_ns = draw(st.just(0) | st.integers(last_ns, tape.AT_NS_MAX))
-    return Tape(name=draw(names), about=draw(texts), learners=learners, actions=tuple(actions), end_ns=end_ns)
+    began_ns = draw(st.none() | st.integers(0, tape.AT_NS_MAX))
+    return Tape(
+        name=draw(names), about=draw(texts), learners=learners, actions=tuple(actions), end_ns=end_ns, began_ns=began_ns
+    )
 
 
 @given(tapes())

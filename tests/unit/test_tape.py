@@ -135,7 +135,10 @@ def test_seconds_are_exact_to_the_nanosecond_after_a_month() -> None:
         ('name = "x"\nlearners = "a"', "learners is 'a'; it must be a list of names"),
         ('name = "x"', "learners is missing; add it"),
         ('learners = ["a"]', "name is missing; add it"),
-        ('name = "x"\nlearner = ["a"]', "is not a field there; choose from name, about, learners, end_s, action"),
+        (
+            'name = "x"\nlearner = ["a"]',
+            "is not a field there; choose from name, about, learners, end_s, ",
+        ),
         ('name = "x"\nlearners = ["a"]\nend_ns = 1', "'end_ns' is not a field there; choose from name, about, "),
         ('name = "x"\nlearners = ["a"]\nend_s = nan', "end_s is NaN; it must be a number of seconds from 0 to "),
         ('name = "x"\nlearners = ["a"]\nschema = 2', "schema is 2 but this version reads schema 1; check that "),
@@ -188,7 +191,7 @@ def test_a_wrong_action_in_toml_is_named_by_its_number(action: str, sentence: st
         ("[1]", "night.jsonl, line 1 is [1]; write fields there, each with its name"),
         (
             '{"schema":1,"run":"x"}',
-            "night.jsonl, line 1: 'run' is not a field there; choose from name, about, learners, end_ns, schema",
+            "night.jsonl, line 1: 'run' is not a field there; choose from name, about, learners, end_ns, ",
         ),
         ('{"schema":1,"name":"x","learners":["a"]}\n\n', "night.jsonl, line 2 is not JSON ("),
         ('{"schema":1,"name":"x","learners":["a"]}\n{"do":"kill"', "night.jsonl, line 2 is not JSON ("),
@@ -442,6 +445,15 @@ def test_a_story_ends_with_its_last_action_or_later() -> None:
         kill, end_ns=SECOND
     )
     assert "end_ns is -1; it must be from 0 to " in complaint(end_ns=-1)
+
+
+def test_a_tape_that_was_played_says_when_it_began() -> None:
+    text = '{"schema":1,"name":"x","learners":["a"],"end_ns":0,"began_ns":BEGAN}\n'
+    began = tape.loads(text.replace("BEGAN", "1500000000"), "jsonl")
+    assert began.began_ns == 1_500_000_000 and "began_s = 1.5\n" in tape.dumps_toml(began)
+    for value, fix in (('"soon"', "it must be a whole number"), ("-1", "it must be from 0 to ")):
+        with pytest.raises(UsageError, match=f"began_ns is .*; {fix}"):
+            tape.loads(text.replace("BEGAN", value), "jsonl")
 
 
 @pytest.mark.parametrize(

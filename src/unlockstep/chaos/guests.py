@@ -71,7 +71,7 @@ class Guests:
         with Wakeup() as wakeup, Processes(self._folder, wakeup, self._now_ns) as processes:
             self._wakeup, self._processes = wakeup, processes
             supervisor.enter(Hands(processes, self._launch, self._note))
-            poll = StatusPoll(self._read_status, self._url)
+            poll = StatusPoll(self._read_status, self._url, self._now_ns)
             try:
                 for name in supervisor.learners:
                     self._launch(name)
@@ -112,7 +112,7 @@ class Guests:
                     return outcome
             if self._status is not None and self._status.state in ENDING:
                 return Outcome(Ending.FINISHED, "the run has ended")
-            supervisor.act(self._status, is_ending=False)
+            supervisor.act(*poll.aged(), is_ending=False)
             if supervisor.is_over:
                 return Outcome(Ending.FINISHED, "the tape has been played")
             if not self._processes.running and not self._due and not supervisor.has_more:

@@ -131,7 +131,7 @@ class Supervisor:
         self._hands.launch(SYNCER)
         return Claim(f"{exited.sentence}: its disk was full")
 
-    def act(self, status: Status | None, is_ending: bool) -> None:
+    def act(self, status: Status | None, age_ns: int, is_ending: bool) -> None:
         """Do what the tape says up to now."""
         if is_ending:  # What is left of the tape would only be in the way of an end in order.
             self.release()
@@ -142,6 +142,7 @@ class Supervisor:
             if status is None or not self._all_train(status):
                 return
             self._began_ns = now_ns
+            self._written.begin(status.at_ns + age_ns)
             self._hands.note(f"the tape {self.tape.name} begins; it lasts {self.tape.end_ns / 1e9:g} s")
         self._see_again(now_ns)
         while self._next < len(self.tape.actions) and self._due_ns() <= now_ns:
@@ -344,6 +345,11 @@ class PlayedTape:
         self._tape = tape
         self._path = path
         self._actions: list[Action] = []
+        self._began_ns: int | None = None
+
+    def begin(self, log_ns: int) -> None:
+        """It is played from now on, which is this time in the log of the run."""
+        self._began_ns = log_ns
 
     def add(self, action: Action, at_ns: int) -> None:
         """An action, and when it was done, since the tape began."""
@@ -367,5 +373,6 @@ class PlayedTape:
             learners=self._tape.learners,
             actions=tuple(self._actions),
             end_ns=end_ns,
+            began_ns=self._began_ns,
         )
         tapes.write(played, self._path)

@@ -68,8 +68,8 @@ class Breaker(Protocol):
         """A process has been started."""
         ...
 
-    def act(self, status: Status | None, is_ending: bool) -> None:
-        """Do what is to be done by now; the newest status there is."""
+    def act(self, status: Status | None, age_ns: int, is_ending: bool) -> None:
+        """Do what is to be done by now; the newest status there is, and how old it is, ns."""
         ...
 
     def wait_s(self) -> float:

@@ -47,7 +47,7 @@ class Drill:
     def started(self, name: str) -> None:
         pass
 
-    def act(self, status: Status | None, is_ending: bool) -> None:
+    def act(self, status: Status | None, age_ns: int, is_ending: bool) -> None:
         """Kill the last learner, once, when its share of the run is over and it trains."""
         if status is None or self._hands is None:
             return

@@ -115,13 +115,24 @@ class StatusPoll:
     Args:
         read: the question; raises UsageError if nobody answers.
         url: of the syncer.
+        now_ns: the clock; monotonic.
     """
 
-    def __init__(self, read: Callable[[str], Status], url: str) -> None:
-        self.latest: Status | None = None
-        self._read, self._url = read, url
+    def __init__(self, read: Callable[[str], Status], url: str, now_ns: Callable[[], int]) -> None:
+        self._answer: tuple[Status | None, int] = None, now_ns()
+        """The newest, and when it was there. Both at once: it is set by the other thread."""
+        self._read, self._url, self._now_ns = read, url, now_ns
         self._over = threading.Event()
         threading.Thread(target=self._ask, name="unlockstep-status", daemon=True).start()
+
+    @property
+    def latest(self) -> Status | None:
+        return self._answer[0]
+
+    def aged(self) -> tuple[Status | None, int]:
+        """The latest, and how old it is, ns."""
+        status, answered_ns = self._answer
+        return status, self._now_ns() - answered_ns
 
     def stop(self) -> None:
         """Ask no more. An answer that is on its way is not waited for."""
@@ -130,7 +141,7 @@ class StatusPoll:
     def _ask(self) -> None:
         while not self._over.wait(POLL_S):
             try:
-                self.latest = self._read(self._url)
+                self._answer = self._read(self._url), self._now_ns()
             except UsageError:
                 continue  # Not up yet, or gone: the process table says which.
 
@@ -242,7 +253,7 @@ class LocalRun:
             return None
         self._url = found.group()
         self._on_listening()
-        self._poll = StatusPoll(self._read_status, self._url)
+        self._poll = StatusPoll(self._read_status, self._url, self._now_ns)
         self._note(f"the syncer listens at {self._url}")
         for name in (*self._breaker.learners, *([EVALUATOR] if self._config.local.evaluator else [])):
             self._launch(name)
@@ -281,7 +292,7 @@ class LocalRun:
             status = self._status
             if status is not None:
                 self._watcher.show(status, self._now_ns())
-            self._breaker.act(status, self._is_ending)
+            self._breaker.act(*((None, 0) if self._poll is None else self._poll.aged()), self._is_ending)
             outcome = self._check_end()
             if outcome is not None:
                 return outcome

@@ -180,10 +180,10 @@ def account(
         until_ns: how long the run is known to have gone on where its log does not end, ns.
         simulated: whether its time was virtual: so it is known when the time of the tape began.
     """
-    course, data, tokens, presence, steps, rounds = (
-        _Course(), _Data(), _Tokens(options), Presence(), _Steps(), _Rounds()
-    )  # fmt: skip
     tape_time = TapeTime(tape, simulated)
+    course, data, tokens, presence, steps, rounds = (
+        _Course(), _Data(), _Tokens(options), Presence(tape_time), _Steps(), _Rounds()
+    )  # fmt: skip
     training = Training()
     roster = RosterTime(tape_time, until_ns, training.take)
     for event in events:
@@ -217,7 +217,7 @@ def account(
         commit=spread(rounds.commit_ns),
         open_by_reason={reason: spread(rounds.open_ns[reason]) for reason in sorted(rounds.open_ns)},
         evaluations=tuple(course.evaluations),
-        absences=tuple(presence.absences),
+        absences=presence.told(),
         resumed=course.happened[SyncerResumed],
         rolled_back=course.happened[RolledBack],
         data=course.dealt,

@@ -26,6 +26,7 @@ from unlockstep.core.events import (
 )
 from unlockstep.core.reasons import DepartureReason, Recovered
 from unlockstep.report.stretches import USUAL_STEPS, Doing, Stretch
+from unlockstep.report.tape_time import TapeTime
 
 STILL_STEPS = 2
 """Of a step counts at most what so many of those before it took."""
@@ -47,6 +48,8 @@ class Absence(msgspec.Struct, frozen=True):
     """Its first contribution after that was accepted."""
     recovered: Recovered | None = None
     """Where it then had its inner optimizer's state from; None: it has not come back, or begun the run anew."""
+    killed: bool = False
+    """By the tape, after it had been live and before it joined again."""
 
 
 class Union:
@@ -113,15 +116,22 @@ class Presence:
     """Who is live, and who was away from when to when.
 
     A learner is live from its first step after it has joined until its connection breaks, or the syncer dies.
+
+    Args:
+        tape: when the tape killed whom, if one was played; whoever passes it shows it every event.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tape: TapeTime | None = None) -> None:
+        self._tape = tape
         self.live: set[str] = set()
         self.starts: Counter[str] = Counter()
         self.first_live_ns: int | None = None
         self.without_syncer_ns = 0
         """From the last event of a life of the syncer to the next life, after the first learner had become live."""
         self.absences: list[Absence] = []
+        self._came_ns: list[int] = []
+        """Of each, when it had become live before."""
+        self._live_since_ns: dict[str, int] = {}
         self._latest: dict[str, int] = {}
         """Learner -> its latest absence."""
         self.spans: list[tuple[int, int]] = []
@@ -159,6 +169,17 @@ class Presence:
                 self.end(event.at_ns)
         self._seen_ns = event.at_ns
 
+    def told(self) -> tuple[Absence, ...]:
+        """All absences, in the order in which learners went, with what the tape did; there are no more events."""
+        return tuple(
+            absence if self._killed_ns(absence, came_ns) is None else msgspec.structs.replace(absence, killed=True)
+            for absence, came_ns in zip(self.absences, self._came_ns, strict=True)
+        )
+
+    def _killed_ns(self, absence: Absence, came_ns: int) -> int | None:
+        until_ns = self._seen_ns if absence.joined_ns is None else absence.joined_ns
+        return None if self._tape is None else self._tape.killed_ns(absence.learner, came_ns, until_ns)
+
     def end(self, now_ns: int) -> None:
         """The run has reached its end: what follows is no downtime."""
         if self._since_ns is not None:
@@ -166,6 +187,8 @@ class Presence:
             self._since_ns = None
 
     def _comes(self, learner: str, now_ns: int, recovered: Recovered | None) -> None:
+        if learner not in self.live:
+            self._live_since_ns[learner] = now_ns
         self.live.add(learner)
         if self.first_live_ns is None:
             self.first_live_ns = self._since_ns = now_ns
@@ -179,6 +202,7 @@ class Presence:
             return
         self._latest[learner] = len(self.absences)
         self.absences.append(Absence(learner, now_ns, None, None, None, None))
+        self._came_ns.append(self._live_since_ns[learner])
 
     def _departs(self, learner: str, reason: DepartureReason) -> None:
         index = self._latest.get(learner)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from unlockstep.report.figures import number, share, text
+from unlockstep.report.presence import Absence
 from unlockstep.report.run_view import RunView, seconds_from
 from unlockstep.report.sheet import brief, table
 from unlockstep.report.summary import CLASSES, duration
@@ -58,7 +59,7 @@ def learners_section(view: RunView) -> str:
         [
             absence.learner,
             f"{from_s(absence.gone_ns):.1f} s",
-            "lost its connection" if absence.reason is None else absence.reason.value.replace("_", " "),
+            _cause(absence),
             "never" if absence.joined_ns is None else duration(absence.joined_ns - absence.gone_ns),
             "–" if absence.live_ns is None or absence.joined_ns is None
             else duration(absence.live_ns - absence.joined_ns),
@@ -74,6 +75,13 @@ def learners_section(view: RunView) -> str:
         ["learner", "gone at", "because", "back after", "first step after that", "state from"],
         absences,
     )
+
+
+def _cause(absence: Absence) -> str:
+    """The syncer only knows that it heard nothing any more; the tape knows why."""
+    if absence.killed:
+        return "killed by the tape"
+    return "lost its connection" if absence.reason is None else absence.reason.value.replace("_", " ")
 
 
 def tokens_section(view: RunView) -> str:

@@ -1,8 +1,9 @@
 """When the time of an event tape begins in the log of a run that it was played on, and what it says of processes.
 
 Part of the room ``report``. Decides from which moment a tape's times count: on real processes when every learner it
-names at the start has taken a step (docs/chaos.md), in virtual time from the start of the processes, where the log
-begins. Does not decide what is played (``chaos``, ``sim``).
+names at the start has taken a step and its player has heard of that, as the tape says if that player wrote it
+(docs/chaos.md); in virtual time from the start of the processes, where the log begins. Does not decide what is played
+(``chaos``, ``sim``).
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ class TapeTime:
 
     def __init__(self, tape: Tape | None, simulated: bool) -> None:
         self.tape = tape
-        self.begin_ns: int | None = 0 if tape is not None and simulated else None
+        self.begin_ns: int | None = None if tape is None else 0 if simulated else tape.began_ns
         """Of the tape, in the log; None: it has not begun, as far as the log has been read."""
         self.first_step_ns: int | None = None
         """When the first step of the run began."""
-        self._expected = set() if tape is None or simulated else set(tape.learners)
+        self._expected = set() if tape is None or self.begin_ns is not None else set(tape.learners)
         self._starts: dict[str, list[tuple[int, bool]]] = {}
         """By learner: when, on the tape, its process begins (True) or dies (False)."""
         for action in () if tape is None else tape.actions:

@@ -35,12 +35,12 @@ def test_what_cannot_be_done_any_more_is_left_out_and_what_was_done_is_a_tape(tm
         supervisor.enter(Hands(processes, launched.append, notes.append))
         processes.start("a", ("sleep", "60"))
         supervisor.started("a")
-        supervisor.act(status(learners=(learner_status("a"), learner_status("b", steps=0))), is_ending=False)
+        supervisor.act(status(learners=(learner_status("a"), learner_status("b", steps=0))), 0, is_ending=False)
         assert not supervisor.has_more, "b has not taken a step: the tape has not begun"
-        supervisor.act(trained, is_ending=False)
+        supervisor.act(trained, 40_000_000, is_ending=False)
         for _ in range(12):
             now_ns[0] += SECOND_NS // 2 + 1
-            supervisor.act(trained, is_ending=False)
+            supervisor.act(trained, 0, is_ending=False)
         (exited,) = _exits(processes, wakeup)
         claim = supervisor.claims(exited, trained)
         assert claim is not None and claim.sentence == "was killed (SIGKILL) by the tape"
@@ -55,6 +55,7 @@ def test_what_cannot_be_done_any_more_is_left_out_and_what_was_done_is_a_tape(tm
     assert launched == [] and supervisor.is_over
     played = tapes.read(tmp_path / "tape.jsonl")
     assert [type(action) for action in played.actions] == [Jump, Kill]
+    assert played.began_ns == trained.at_ns + 40_000_000, "in the log of the run"
     assert played.end_ns >= played.actions[-1].at_ns >= 5 * SECOND_NS
 
 

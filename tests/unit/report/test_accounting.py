@@ -35,6 +35,7 @@ from unlockstep.learners.toy import ToyBackend
 from unlockstep.report.accounting import Accounting, LearnerAccount, Spread, Validation, account, spread
 from unlockstep.report.presence import Absence
 from unlockstep.sim.world import World
+from unlockstep.tape import Kill, Restart, Tape
 
 MS = 1_000_000
 
@@ -311,6 +312,20 @@ def test_an_absence_runs_from_the_broken_connection_to_the_first_contribution() 
     story = [*START, LearnerAway(5, "a", 1), LearnerDeparted(7, "a", 1, DepartureReason.SUPERSEDED)]
     story += [joined(7, incarnation=2), live(9, incarnation=2), opened(10), accepted(11, 0), accepted(12, 0)]
     assert tell(*story).absences == (Absence("a", 5, DepartureReason.SUPERSEDED, 7, 9, 11),)
+
+
+@pytest.mark.parametrize(
+    ("kill_ns", "restart_ns", "is_killed"), [(4, 6, True), (5, 6, True), (6, 7, True), (9, 20, False), (30, 40, False)]
+)
+def test_an_absence_is_the_doing_of_the_tape_if_it_killed_whoever_had_been_there(
+    kill_ns: int, restart_ns: int, is_killed: bool
+) -> None:
+    """At 5 its connection was lost, at 8 it joined again: what died in between was the process of before."""
+    actions = (Kill(at_ns=kill_ns, target="a"), Restart(at_ns=restart_ns, target="a"))
+    tape = Tape(name="x", learners=("a",), actions=actions, began_ns=0)
+    story = [*START, LearnerAway(5, "a", 1), joined(8, incarnation=2), live(9, incarnation=2)]
+    (absence,) = account(story, ProtocolOptions(), tape).absences
+    assert absence.killed == is_killed
 
 
 def test_who_goes_when_the_run_ends_is_not_absent() -> None:

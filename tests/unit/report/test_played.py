@@ -24,6 +24,17 @@ def test_a_tape_is_played_until_the_run_begins_to_finish() -> None:
     assert played(*GOOD, actions=actions, simulated=False) == Played(100 * MS, 390 * MS, 1, 2, None, 0)
 
 
+def test_a_played_tape_begins_when_it_says() -> None:
+    """The supervisor hears of the last first step a moment after the syncer."""
+    tape = Tape(name="dawn", learners=("a", "b"), began_ns=130 * MS)
+    for simulated, begin_ns in ((False, 130 * MS), (True, 0)):
+        reader = PlayedReader(TapeTime(tape, simulated))
+        for event in GOOD:
+            reader.see(event)
+        told = reader.played()
+        assert told is not None and told.begin_ns == begin_ns
+
+
 def test_a_tape_whose_learners_have_not_all_taken_a_step_has_not_begun() -> None:
     assert played(joined(0, "a"), step(100, "a", 1), simulated=False) is None
 

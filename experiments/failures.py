@@ -25,6 +25,8 @@ from trial import Trial, carry_settings
 from unlockstep.sim.paper_table import CHIPS
 
 LEARNERS = 8
+FEWER = 7
+"""About as many as train at a time through the failures: what fewer learners come to without one."""
 TOKENS = 600_000
 VISION_TOKENS = 1_200_000
 """Half of them are images: with fewer, labels are still being learned."""
@@ -65,6 +67,7 @@ def trials(quick: bool) -> Sequence[Trial]:
             Trial(f"{name}: data-parallel, elastic", alone, tokens, alone=True, storm=ONE_JOB),
             Trial(f"{name}: 8 learners, calm", (*ring, *model), tokens),
             Trial(f"{name}: 8 learners, failures", (*ring, *model), tokens, storm=STORM),
+            Trial(f"{name}: 7 learners, calm", (*carry_settings(FEWER), *STEP, *model), tokens),
         ]
     tokens = 8_000 if quick else TOKENS
     made += [

@@ -72,13 +72,16 @@ def table(experiment: str, against: Callable[[str], str | None], *columns: Colum
     found = sheet(experiment)
     if found is None:
         return f"Not measured yet: `python experiments/{experiment}.py --seed 0 1 2`."
-    lines = [f"`{found.command}`, commit {found.commit}:", ""]
-    lines.append("| " + " | ".join(["Trial", "nats/byte", "change", *(head for head, _ in columns)]) + " |")
-    lines.append("|---" * (3 + len(columns)) + "|")
+    bases = {name: other for name in found.names if (other := against(name)) not in (None, name) and found.of(other)}
+    is_one = len(set(bases.values())) == 1
+    change = [f"change against {next(iter(bases.values()))}"] if is_one else ["change", "against"]
+    heads = ["Trial", "nats/byte", *change, *(head for head, _ in columns)]
+    lines = [f"`{found.command}`, commit {found.commit}:", "", "| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for name in found.names:
-        mine, other = found.of(name), against(name)
-        change = "" if other in (None, name) or not found.of(other or "") else compared(mine, found.of(other or ""))
-        cells = [name, spread([score.loss for score in mine]), change, *(say(mine) for _, say in columns)]
+        mine, base = found.of(name), bases.get(name)
+        changed = "" if base is None else compared(mine, found.of(base))
+        told = [changed] if is_one else [changed, base or ""]
+        cells = [name, spread([score.loss for score in mine]), *told, *(say(mine) for _, say in columns)]
         lines.append("| " + " | ".join(cells) + " |")
     for figure, (source, draw) in DRAWINGS.items():
         if source == experiment:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -33,14 +34,12 @@ def test_every_command_of_the_document_runs(
         if words[:2] == ["train", "--resume"]:
             continue  # What has been interrupted: test_virtual_train
         is_training = words[0] == "train"
-        small = (*TINY, *SMALL, "--data", "corpus.txt", "--out", f"run-{number}", "--plain") if is_training else ()
+        folder = words[words.index("--out") + 1] if "--out" in words and is_training else f"run-{number}"
+        small = (*TINY, *SMALL, "--data", "corpus.txt", "--out", folder, "--plain") if is_training else ()
+        words = ["25000" if word == "200000" else word for word in words]  # About as many steps of a smaller batch.
         assert run([*words, *small]) == 0, (words, capsys.readouterr().err)
         said = capsys.readouterr().out
         assert "not played" not in said and "did not return" not in said, words
         if is_training:
-            played.append((Path(f"run-{number}") / "tape.jsonl").read_text().splitlines()[0])
-    assert len(played) == 4
-    assert [
-        f'"{name}-' in header or f'"name":"{name}"' in header
-        for name, header in zip(("drill", "one_crash", "drill", "fleet-1200000-8"), played, strict=True)
-    ] == [True] * 4
+            played.append(json.loads((Path(folder) / "tape.jsonl").read_text().splitlines()[0])["name"])
+    assert played == ["drill", "one_crash", "calm", "fleet-1200000-8-0", "calm", "seed-1"]

@@ -610,9 +610,14 @@ def _check_values(action: Action, last_ns: int) -> None:
 
 
 def said(action: Action) -> str:
-    """What an action does, in a few words: ``throttle learner-1 (mbit_per_s 8.0)``."""
+    """What an action does, in a few words: ``slow a (factor 4)``, ``throttle a (mbit_per_s 0: lifted)``."""
     names = [name for name in action.__struct_fields__ if name not in ("at_ns", "target")]
-    values = ", ".join(f"{name} {getattr(action, name)}" for name in names)
+    values = ", ".join(f"{name} {_plain(getattr(action, name))}" for name in names)
+    match action:
+        case Slow(factor=1):
+            values += ": its own speed"
+        case Throttle(mbit_per_s=0) | Delay(seconds=0):
+            values += ": lifted"
     return f"{_name(type(action))} {action.target}" + (f" ({values})" if values else "")
 
 
@@ -625,6 +630,10 @@ def cut_short(tape: Tape, left: int) -> str:
 def _said(action: Action) -> str:
     target = action.target if is_learner_name(action.target) else _show(action.target)
     return f"{_name(type(action))} {target} at {_seconds(action.at_ns)} s"
+
+
+def _plain(value: object) -> str:
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
 def _name(kind: type[Action]) -> str:

@@ -154,6 +154,16 @@ def test_actions_behind_the_end_of_the_run_are_counted(
     assert f"ended before the tape was over: {said}\n" in shown if said else "not played" not in shown
 
 
+def test_what_the_tape_does_is_said_with_its_values(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slow, back = (f'{{ at_s = {at_s}, do = "slow", target = "a", factor = {factor} }}'
+                  for at_s, factor in ((0.5, 4), (1, 1)))  # fmt: skip
+    (place / "trouble.toml").write_text(f'name = "t"\nlearners = ["a", "b"]\naction = [{slow}, {back}]\n')
+    assert run(arguments(place, "run", "--steps", "20")) == 0
+    shown = capsys.readouterr().out
+    assert "the tape at 0.5 s: slow a (factor 4)\n" in shown
+    assert "the tape at 1 s: slow a (factor 1: its own speed)\n" in shown
+
+
 def test_who_is_starting_when_the_run_ends_is_said_to(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """``a`` is started again after three seconds; that takes it five more, and the run is over before."""
     assert run(arguments(place, "run", "--steps", "60", "--set", "virtual.start_s=5")) == 0

@@ -92,6 +92,42 @@ def test_a_tape_comes_back_as_it_was_written(tmp_path: Path, ending: str) -> Non
     assert tape.read(str(path)) == EVERYTHING
 
 
+def test_what_an_action_does_is_said_with_its_values() -> None:
+    lifted = (
+        Slow(at_ns=8 * SECOND, target="b", factor=1.0),
+        Throttle(at_ns=8 * SECOND, target="b", mbit_per_s=0.0),
+        Delay(at_ns=8 * SECOND, target="b", seconds=0.0),
+        Corrupt(at_ns=8 * SECOND, target="b", bodies=2_000_000),
+        Jump(at_ns=8 * SECOND, target="b", seconds=1e9),
+    )
+    assert [tape.said(action) for action in (*EVERY_ACTION, *lifted)] == [
+        "kill a",
+        "restart a",
+        "stop b",
+        "slow b (factor 2.5)",
+        "continue b",
+        "cut a (direction up)",
+        "heal a",
+        "cut a (direction both)",
+        "throttle b (mbit_per_s 0.1)",
+        "corrupt b (bodies 3)",
+        "delay b (seconds 0.25)",
+        "fill syncer",
+        "free syncer",
+        "jump b (seconds -86400)",
+        "join c",
+        "replace c",
+        "leave a",
+        "kill syncer",
+        "restart syncer",
+        "slow b (factor 1: its own speed)",
+        "throttle b (mbit_per_s 0: lifted)",
+        "delay b (seconds 0: lifted)",
+        "corrupt b (bodies 2000000)",
+        "jump b (seconds 1000000000)",
+    ]
+
+
 def test_the_example_holds_every_action() -> None:
     assert {type(action) for action in EVERY_ACTION} == set(KINDS.values())
     assert list(KINDS) == [

@@ -133,14 +133,15 @@ def show(
 
 
 def _timelines(shown: Tape) -> Table:
-    """A row for everyone: ``=`` runs, ``s`` stopped, ``.`` not there, ``x`` its link is cut."""
+    """A row for everyone: ``=`` runs, ``-`` slower than its own speed, ``s`` stopped, ``.`` not there, ``x`` its link is
+    cut."""
     from rich.table import Table
 
     from unlockstep.tape import SYNCER
 
     table = Table(
-        title=f"{shown.end_ns / 1e9:g} s, {counted(len(shown.actions), 'action')}   = runs   s stopped   x cut off   "
-        ". not there",
+        title=f"{shown.end_ns / 1e9:g} s, {counted(len(shown.actions), 'action')}   = runs   - slowed   s stopped   "
+        "x cut off   . not there",
         title_justify="left",
         show_header=False,
     )
@@ -151,14 +152,19 @@ def _timelines(shown: Tape) -> Table:
 
 def timeline(shown: Tape, name: str, characters: int) -> str:
     """How one target stands, at the beginning of each of so many equal parts of the tape."""
-    from unlockstep.tape import LinkState, Standing, TargetState
+    from unlockstep.tape import Leave, LinkState, Replace, Slow, Standing, TargetState
 
     marks = {TargetState.RUNNING: "=", TargetState.STOPPED: "s"}
-    standing, line = Standing(shown.learners), ""
+    standing, line, factor = Standing(shown.learners), "", 1.0
     actions = list(shown.actions)
     for part in range(characters):
         while actions and actions[0].at_ns * characters <= part * shown.end_ns:
-            standing.move(actions.pop(0))
+            action = actions.pop(0)
+            standing.move(action)
+            if action.target == name and isinstance(action, Slow | Leave | Replace):
+                factor = action.factor if isinstance(action, Slow) else 1.0
         mark = marks.get(standing.process(name), ".")
-        line += "x" if mark == "=" and standing.link(name) is LinkState.CUT else mark
+        if mark == "=" and standing.link(name) is LinkState.CUT:
+            mark = "x"
+        line += "-" if mark == "=" and factor > 1 else mark
     return line

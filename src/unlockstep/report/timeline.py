@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from unlockstep import tape as tapes
 from unlockstep.core.events import (
     Event,
     FragmentCommitted,
@@ -250,9 +251,8 @@ class TimelineReader:
         """There are no more events."""
         self._attendance.finish()
         for at_ns, action in self._tape.actions():
-            what = f"{type(action).__name__.lower()} {action.target}"
             learner = "" if action.target == SYNCER else action.target
-            self._mark(at_ns, f"tape: {what}", learner)
+            self._mark(at_ns, f"tape: {tapes.said(action)}", learner)
         timeline = self._timeline
         if len(timeline.marks) > MARKS_MAX:  # What happened to the run as a whole comes first.
             kept = [mark for mark in timeline.marks if not mark.learner][:MARKS_MAX]

@@ -40,7 +40,7 @@ from unlockstep.core.events import (
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 from unlockstep.report.stretches import Attendance, Doing, Stretch
 from unlockstep.report.tape_time import TapeTime
-from unlockstep.tape import SYNCER, Tape
+from unlockstep.tape import SYNCER, Tape, said
 
 SYNCER_PROCESS = 1
 
@@ -154,8 +154,7 @@ class _Trace:
         for at_ns, action in self._tape.actions():
             process = SYNCER_PROCESS if action.target == SYNCER else self._process(action.target)
             track = RUN_TRACK if process == SYNCER_PROCESS else STRETCHES
-            what = f"tape: {type(action).__name__.lower()}"
-            self._instant(what, at_ns, process, track)
+            self._instant(f"tape: {said(action)}", at_ns, process, track)
         self._file.write("\n]}\n")
 
     def _take(self, stretch: Stretch) -> None:

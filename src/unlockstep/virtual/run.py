@@ -226,8 +226,8 @@ class VirtualRun:
         before, self._told = self._told, self._actions_played()
         played = self._ring.tape.actions[before : self._told]
         for action in played[-PLAYED_SHOWN_MAX:]:
-            what, at_s = type(action).__name__.lower(), action.at_ns / NANOSECONDS_PER_SECOND
-            self._watcher.note(f"the tape at {at_s:g} s: {what} {action.target}", wall_ns)
+            at_s = action.at_ns / NANOSECONDS_PER_SECOND
+            self._watcher.note(f"the tape at {at_s:g} s: {tapes.said(action)}", wall_ns)
         if len(played) > PLAYED_SHOWN_MAX:
             self._watcher.note(f"... and {counted(len(played) - PLAYED_SHOWN_MAX, 'action')} before", wall_ns)
 

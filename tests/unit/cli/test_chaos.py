@@ -11,7 +11,7 @@ from unlockstep.cli import tape as app
 from unlockstep.cli.app import run
 from unlockstep.cli.exits import UNANSWERED, USAGE
 from unlockstep.cli.tape import timeline
-from unlockstep.tape import Cut, Heal, Join, Kill, Leave, Restart, Stop, Tape, read
+from unlockstep.tape import Cut, Heal, Join, Kill, Leave, Restart, Slow, Stop, Tape, read
 
 TAPE = 'name = "t"\nlearners = ["a", "b"]\n'
 
@@ -157,3 +157,18 @@ def test_a_line_of_time_shows_who_runs_stands_is_cut_off_and_is_not_there() -> N
     shown = Tape(name="x", learners=("a",), actions=actions, end_ns=8)
     assert timeline(shown, "a", 8) == "=s.=x==="
     assert timeline(shown, "b", 8) == ".....==."
+
+
+def test_a_line_of_time_shows_who_is_slower_than_its_own_speed() -> None:
+    actions = (
+        Slow(at_ns=1, target="a", factor=4.0),
+        Cut(at_ns=2, target="a"),
+        Heal(at_ns=3, target="a"),
+        Slow(at_ns=4, target="a", factor=1.0),
+        Slow(at_ns=5, target="a", factor=2.0),
+        Leave(at_ns=6, target="a"),
+        Join(at_ns=7, target="a"),
+    )
+    shown = Tape(name="x", learners=("a", "b"), actions=actions, end_ns=8)
+    assert timeline(shown, "a", 8) == "=-x-=-.="
+    assert timeline(shown, "b", 8) == "========"

@@ -11,7 +11,7 @@ from unlockstep.core.events import Event, LearnerAway, LearnerDeparted, StepRepo
 from unlockstep.core.reasons import DepartureReason
 from unlockstep.report.figures import standalone
 from unlockstep.report.timeline import Row, Timeline, TimelineReader, read_timeline, timeline_svg
-from unlockstep.tape import Kill, Restart, Tape
+from unlockstep.tape import Kill, Restart, Slow, Tape
 
 MS = 1_000_000
 
@@ -80,9 +80,12 @@ def test_a_syncer_that_was_gone_has_a_row() -> None:
 
 
 def test_what_a_tape_does_is_a_mark_on_its_row() -> None:
-    tape = Tape(name="dawn", learners=("a", "b"), actions=(Kill(at_ns=250 * MS, target="b"),))
-    mark = timeline(tape=tape).marks[0]
-    assert (mark.what, mark.learner, mark.at_ns) == ("tape: kill b", "b", 250 * MS)
+    slow = [Slow(at_ns=at * MS, target="b", factor=factor) for at, factor in ((250, 4.0), (300, 1.0))]
+    told = timeline(tape=Tape(name="dawn", learners=("a", "b"), actions=tuple(slow))).marks[:2]
+    assert [(mark.what, mark.learner, mark.at_ns) for mark in told] == [
+        ("tape: slow b (factor 4)", "b", 250 * MS),
+        ("tape: slow b (factor 1: its own speed)", "b", 300 * MS),
+    ]
 
 
 def test_the_tape_of_a_real_run_is_drawn_from_when_all_have_taken_a_step() -> None:

@@ -125,4 +125,8 @@ def test_what_a_tape_did_is_marked_from_the_first_step_on() -> None:
     actions = (Kill(at_ns=50 * MS, target="b"), Kill(at_ns=60 * MS, target=SYNCER), Restart(at_ns=70 * MS, target="b"))
     records = trace_of(STORY, Tape(name="dawn", learners=("a", "b"), actions=actions))
     told = [(record["name"], record["ts"], record["pid"]) for record in records if record["name"].startswith("tape")]
-    assert told == [("tape: kill", 50_000, 3), ("tape: kill", 60_000, 1), ("tape: restart", 70_000, 3)]
+    assert told == [
+        ("tape: kill b", 50_000, 3),
+        ("tape: kill syncer", 60_000, 1),
+        ("tape: restart b", 70_000, 3),
+    ]

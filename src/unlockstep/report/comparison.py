@@ -110,11 +110,34 @@ def _side_by_side(views: Sequence[RunView]) -> str:
         values = [value(accounting) for accounting in accountings]
         if name.startswith("…") and all(abs(one or 0.0) < 0.0005 for one in values):
             continue
-        rows.append([name, *(shown(one) for one in values)])
+        between = [_difference(values[0], values[1], shown is share)] if len(views) == 2 else []
+        rows.append([name, *(shown(one) for one in values), *between])
+    heads, none = ["", *(view.label for view in views)], []
+    if len(views) == 2:
+        heads, none = [*heads, "difference"], [""]
     kinds = ["simulated" if view.simulated else "real" for view in views]
-    rows.insert(0, ["time was", *kinds])
-    rows.insert(1, ["ended", *(view.summary.ending for view in views)])
-    return table("One column a run.", ["", *(view.label for view in views)], rows)
+    rows.insert(0, ["time was", *kinds, *none])
+    rows.insert(1, ["ended", *(view.summary.ending for view in views), *none])
+    unlike = _unlike_lengths(views)
+    return (f"<p>{text(unlike)}</p>" if unlike else "") + table("One column a run.", heads, rows)
+
+
+def _unlike_lengths(views: Sequence[RunView]) -> str:
+    """A sentence if the runs have trained different numbers of tokens; it names the extremes."""
+    trained = [(view.summary.accounting.ledger.trained, view.label) for view in views]
+    (least, shortest), (most, longest) = min(trained), max(trained)
+    if not _differs(least, most, 0.02):
+        return ""
+    said = f"{longest} has trained {counted(most, 'token')}, {shortest} {least:,.0f}"
+    if len(views) > 2:
+        said = f"Of these runs, {longest} has trained most, {counted(most, 'token')}, and {shortest} least, {least:,.0f}"
+    if sum(_last_loss(view.summary.accounting) is not None for view in views) < 2:
+        return f"{said}."
+    return (
+        f"{said}: losses at the end are those of runs of unlike length. Give each of them --tokens {most:.0f} to make "
+        "them alike. Where the learning rate falls over another number of steps, compare the ends, not the curves at "
+        "equal tokens."
+    )
 
 
 def _against(real: RunView, simulated: RunView) -> str:
@@ -219,7 +242,10 @@ def _difference(one: float | None, other: float | None, is_share: bool) -> str:
         return "–"
     if is_share:
         return f"{100 * (other - one):+.1f} points"
-    return "0" if one == other else f"{(other - one) / one:+.1%}" if one else number(other - one)
+    if one == other or not one:
+        return "0" if one == other else number(other - one)
+    change = (other - one) / one
+    return f"{change:+.1%}" if abs(change) >= 0.01 else f"{change:+.2%}"
 
 
 def _time(views: Sequence[RunView]) -> str:

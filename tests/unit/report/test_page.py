@@ -18,6 +18,7 @@ from unlockstep.core.events import BytesMoved, EvaluationReported, Event, Learne
 from unlockstep.core.status import Score
 from unlockstep.report.comparison import comparison
 from unlockstep.report.page import page
+from unlockstep.report.run_view import RunView
 from unlockstep.tape import Kill, Restart, Tape
 
 MS = 1_000_000
@@ -192,6 +193,33 @@ def test_runs_are_compared_side_by_side(tmp_path: Path) -> None:
     assert "2 runs one, two" in said
     assert "goodput 90.0 %" in said and "ended finished unfinished" in said
     assert "Simulated against real" not in said
+
+
+def trained(tmp_path: Path, name: str, tokens: int, loss: float | None = 1.5) -> RunView:
+    """A run of that many tokens, and the loss at its end."""
+    told = [msgspec.structs.replace(step(at, "a", number), tokens=number * tokens // 5)
+            for number, at in enumerate(range(100, 600, 100), start=1)]  # fmt: skip
+    end = [] if loss is None else [EvaluationReported(600 * MS, "evaluator", 5, loss, loss, ())]
+    return view_in(folder_of(tmp_path / name, [joined(0, "a"), live(100, "a"), *told, *end]), name)
+
+
+def test_runs_that_have_trained_unlike_numbers_of_tokens_are_said_to(tmp_path: Path) -> None:
+    calm, storm = trained(tmp_path, "calm", 1_000_000, 1.5), trained(tmp_path, "storm", 900_000, 1.509)
+    said = read(comparison([calm, storm])).said
+    sentence = "calm has trained 1,000,000 tokens, storm 900,000: losses at the end are those of runs of unlike length."
+    assert said.index(sentence) < said.index("One column a run.")
+    assert "Give each of them --tokens 1000000 to make them alike." in said
+    assert "validation loss, nats/byte 1.5000 1.5090 +0.60%" in said and "tokens 1M 900,000 -10.0%" in said
+    alike = trained(tmp_path, "alike", 985_000)
+    assert "has trained" not in read(comparison([calm, alike])).said
+    said = read(comparison([storm, alike, calm])).said
+    assert "Of these runs, calm has trained most, 1,000,000 tokens, and storm least, 900,000: losses" in said
+    assert "difference" not in said
+
+
+def test_runs_without_losses_are_told_no_more_than_how_many_tokens_they_have_trained(tmp_path: Path) -> None:
+    views = [trained(tmp_path, name, tokens, None) for name, tokens in (("one", 100), ("two", 200))]
+    assert "two has trained 200 tokens, one 100. One column a run." in read(comparison(views)).said
 
 
 def test_a_simulated_run_is_held_against_the_real_one_with_the_same_tape(tmp_path: Path) -> None:

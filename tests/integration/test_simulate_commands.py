@@ -93,8 +93,19 @@ def test_without_matplotlib_the_extra_is_named(
 def test_a_tape_is_the_story_of_the_fleet(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / name
     assert app.run([*FLEET, "--learners", "4", "--tape", str(file), "--duration-s", "300", "--seed", "7"]) == exits.DONE
-    assert tape.read(file) == fleet_tape(Fleet(chips=600_000, learners=4), duration_s=300.0, seed=7)
-    assert "written: " in capsys.readouterr().out
+    written = fleet_tape(Fleet(chips=600_000, learners=4), duration_s=300.0, seed=7)
+    assert tape.read(file) == written and "failure" in written.about
+    held = f"{written.about}; {len(written.actions)} actions in 300 s"
+    assert f"written: {file} ({held})\n" in capsys.readouterr().out
+
+
+def test_a_tape_on_which_nothing_fails_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "quiet.jsonl"
+    few = ["simulate", "goodput", "--chips", "8000", "--learners", "2", "--failures", "50"]
+    assert app.run([*few, "--tape", str(file), "--duration-s", "60"]) == exits.DONE
+    assert f"written: {file} (0 failures of 8,000 chips, 2 learners, seed 0; 0 actions in 60 s)\n" in (
+        capsys.readouterr().out
+    )
 
 
 def test_a_tape_that_cannot_be_written_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

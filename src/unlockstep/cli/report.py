@@ -49,7 +49,7 @@ def report(
     """Sum up runs, over or not, and write a page of them. Check that they kept the protocol's rules."""
     from unlockstep.cli.exits import RunFailed
     from unlockstep.cli.output import print_json, wide_console
-    from unlockstep.cli.report_files import Reported, check_targets
+    from unlockstep.cli.report_files import Reported, check_targets, labels_of
     from unlockstep.cli.report_run import find_run, missing_end, sum_up
     from unlockstep.core.errors import UsageError
 
@@ -61,7 +61,7 @@ def report(
         _require_beginning(one)
     console = wide_console(stderr=as_json)
     records, reported, broken, cut, rules = [], [], set[str](), list[str](), 0
-    for one in found:
+    for one, label in zip(found, labels_of([one.folder for one in found]), strict=True):
         checks = _check(one.events, one.config.protocol) if check else None
         summed = sum_up(one)
         if summed is None and not check:
@@ -74,7 +74,7 @@ def report(
         if as_json:
             records.append(_record(one, summary, checks))
         else:
-            _show(console, one, summary, missing)
+            _show(console, one, summary, missing, label if len(found) > 1 else "")
             if checks is not None:
                 _show_checks(console, checks)
         rules = len(checks or ())
@@ -183,9 +183,13 @@ def _record(found: FoundRun, summary: Summary | None, checks: dict[str, list[Vio
     return record if checks is None else {**record, "checks": checks}
 
 
-def _show(console: Console, found: FoundRun, summary: Summary | None, missing: str | None) -> None:
+def _show(console: Console, found: FoundRun, summary: Summary | None, missing: str | None, label: str) -> None:
+    """A label, where there are several runs: they may all have one name."""
+    from unlockstep.core.foreign_text import printable
     from unlockstep.report.summary import table
 
+    if label:
+        console.print(f"\n{printable(label)}", style="bold", markup=False, highlight=False, soft_wrap=True)
     if summary is None:
         console.print(f"{found.events.path} contradicts itself: it cannot be summed up", markup=False)
         return

@@ -70,7 +70,7 @@ def write_page(runs: Sequence[Reported], path: Path) -> None:
     from unlockstep.report.comparison import comparison
     from unlockstep.report.page import page
 
-    labels = _labels([run.found.folder for run in runs])
+    labels = labels_of([run.found.folder for run in runs])
     views = [view_of(run.found, run.summary, run.extent, label) for run, label in zip(runs, labels, strict=True)]
     written = page(views[0]) if len(views) == 1 else comparison(views)
     try:
@@ -108,7 +108,7 @@ def write_scalars(runs: Sequence[Reported], folder: Path) -> None:
     """
     from unlockstep.report.scalars import write
 
-    labels = _labels([run.found.folder for run in runs])
+    labels = labels_of([run.found.folder for run in runs])
     try:
         for run, label in zip(runs, labels, strict=True):
             write(run.found.events, folder if len(runs) == 1 else folder / label.replace("/", "-"))
@@ -126,7 +126,7 @@ def _unwritable(path: Path, error: OSError, flag: str) -> UsageError:
     return UsageError(f"{path} cannot be written ({reason}); choose a place you may write to with {flag}")
 
 
-def _labels(folders: Sequence[Path]) -> list[str]:
+def labels_of(folders: Sequence[Path]) -> list[str]:
     """A name for each run: its folder's, with as much of the way to it as tells it from the others."""
     whole = [folder.resolve().parts for folder in folders]
     for length in range(1, max(map(len, whole)) + 1):

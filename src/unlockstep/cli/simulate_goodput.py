@@ -21,10 +21,12 @@ from unlockstep.cli.goodput_figure import Figure, Line, Point
 from unlockstep.cli.output import print_json, wide_console
 from unlockstep.cli.simulate_fleet import Sweep
 from unlockstep.core.errors import ConfigError, UsageError
+from unlockstep.core.words import counted
 from unlockstep.sim import paper_table
 from unlockstep.sim.fleet import CHIPS_MAX, Fleet
 from unlockstep.sim.fleet_tape import fleet_tape
 from unlockstep.sim.goodput import Estimate, estimate
+from unlockstep.tape import Tape
 
 PLOT_LEARNERS = (1, 2, 4, 8, 16)
 PLOT_POINTS = 9
@@ -112,7 +114,7 @@ def _one(request: Request) -> None:
     else:
         view = simulate_tables.estimate_view(fleet, found, compared=request.plot is not None)
         simulate_tables.show(*view)
-    _say_written(request)
+    _say_written(request, story)
 
 
 def _around(request: Request, fleet: Fleet) -> list[Line]:
@@ -224,8 +226,11 @@ def _paper(request: Request) -> None:
     _say_written(request)
 
 
-def _say_written(request: Request) -> None:
+def _say_written(request: Request, story: Tape | None = None) -> None:
+    """A tape with what is on it: in a short time few chips fail, or none."""
     console = wide_console(stderr=request.as_json)
-    for path in (request.plot, request.tape):
-        if path is not None:
-            console.print(f"written: {path}", markup=False, highlight=False)
+    if request.plot is not None:
+        console.print(f"written: {request.plot}", markup=False, highlight=False)
+    if request.tape is not None and story is not None:
+        held = f"{story.about}; {counted(len(story.actions), 'action')} in {request.duration_s:g} s"
+        console.print(f"written: {request.tape} ({held})", markup=False, highlight=False, soft_wrap=True)

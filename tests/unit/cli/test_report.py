@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -128,6 +129,19 @@ def test_a_log_that_contradicts_itself_is_still_judged(tmp_path: Path, capsys: p
     assert "contradicts itself and cannot be summed up; --check says where" in capsys.readouterr().err
     assert app.run(["report", str(folder), "--check"]) == exits.FAILED
     assert "rounds broken" in shown(capsys)
+
+
+def test_of_several_runs_each_is_headed_by_its_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have one name."""
+    monkeypatch.chdir(tmp_path)  # The page of several runs is written there.
+    for name in ("one", "two"):
+        folder_of(tmp_path / name, GOOD)
+    assert app.run(["report", "one", "two"]) == exits.DONE
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.strip()]
+    heads = [above for above, line in itertools.pairwise(lines) if line.startswith("night: finished")]
+    assert heads == ["one", "two"]
 
 
 def test_a_folder_of_runs_is_told_from_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

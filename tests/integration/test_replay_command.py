@@ -200,6 +200,15 @@ def test_a_loop_of_ones_own_cannot_be_made_again(
     assert "trained in a loop of its own, which this command cannot make again" in capsys.readouterr().err
 
 
+def test_a_simulation_has_no_model_to_be_trained_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(tmp_path / "simulated")
+    assert app.run(["simulate", "tape", "one_crash", "--run-dir", folder]) == exits.DONE
+    assert app.run(["replay", folder]) == exits.USAGE
+    said = capsys.readouterr().err
+    assert "is of a simulation (unlockstep simulate): its learners trained no model" in said
+    assert said.count("\n") == 1 and "loop of its own" not in said
+
+
 def test_what_holds_no_run_is_refused(night: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert app.run(["replay", str(tmp_path / "nowhere")]) == exits.USAGE
     assert "there is no run log" in capsys.readouterr().err

@@ -17,6 +17,7 @@ from unlockstep.core.words import counted
 
 if TYPE_CHECKING:
     from unlockstep.cli.assembly import Text
+    from unlockstep.cli.report_run import FoundRun
     from unlockstep.config import RunConfig
     from unlockstep.core.data_book import Grant
     from unlockstep.core.events import Event
@@ -31,6 +32,11 @@ PROGRESS_S = 2.0
 OWN_LOOP = (
     "learner {name} trained in a loop of its own, which this command cannot make again: in Python, "
     "unlockstep.replay.stage.replay can, given what it trained"
+)
+
+NO_MODEL = (
+    "{path} is of a simulation (unlockstep simulate): its learners trained no model that could be trained again; the "
+    "same tape, settings and seed simulate the same run"
 )
 
 
@@ -66,7 +72,7 @@ def replay(
     if script.seeder is None or not script.commits:
         raise UsageError(f"{events.path} holds no commit{'' if until is None else f' up to round {until}'} to repeat")
     _require_round(script, until, events.path)
-    _require_the_recipe(script)
+    _require_the_recipe(script, found)
     if until is None:
         _require_sound_store(folder)
     with loading(config):
@@ -114,11 +120,13 @@ def _require_round(script: Script, until: int | None, path: Path) -> None:
         )
 
 
-def _require_the_recipe(script: Script) -> None:
-    """Raises UsageError if a learner that is needed was made by somebody else."""
+def _require_the_recipe(script: Script, found: FoundRun) -> None:
+    """Raises UsageError if a learner that is needed was made by somebody else, or trained nothing."""
     from unlockstep.cli.assembly import RECIPE
     from unlockstep.core.errors import UsageError
 
+    if found.simulated and not any(process.about for process in script.processes.values()):
+        raise UsageError(NO_MODEL.format(path=found.events.path))
     for process in _followed(script):
         about = process.about
         shares = about.get("shard", ""), about.get("shards", "")

@@ -24,12 +24,32 @@ DEFINITIONS = (
     ("Roster", "A learner is on it from its first step until it leaves in order, and again from its next join. Who was "
      "killed stays on it. With an event tape it is who is on the tape."),
     ("Undisturbed speed", "That of a learner's median step; or, if its steps on the whole were faster, theirs."),
+    ("Slower steps, slowed", "Steps took longer than the median one; the timeline shows those that took more than "
+     "twice as long."),
+    ("Waiting", "In no step, and not known to be without a connection: for parameters, for data, for the end."),
+    ("Recovering", "A new process had joined, and had not begun its first step."),
     ("Away", "Without a connection, and in no step that anybody ever heard of."),
+    ("Down", "There was no process: from the last step it reported until the next one joined."),
+    ("Merged late", "Merged in a later round: the contribution's own had closed, or had another one of its learner."),
+    ("Refused", "Tokens of contributions that do not count; the reasons are under Tokens."),
+    ("Overwritten", "Trained, and replaced by a version that its learner adopted before it was handed over."),
+    ("Dropped", "Given up by a learner that left in order, never delivered, or not merged when the run ended."),
+    ("Lost", "With a learner that died or did not return, or with the syncer when it died."),
+    ("In flight", "Trained, and neither merged nor known to be gone."),
     ("Uptime", "Share of the time since the first step in which at least one learner trained. Who trained on while its "
      "link was cut, or there was no syncer, did: that is known once it reports again."),
+    ("Live", "Of a learner: it holds a lease, is connected and has taken a step since it joined."),
     ("Participation", "Contributions in a round over live learners, mean over rounds."),
-    ("Staleness", "Versions of a fragment committed between the one a contribution started from and its arrival."),
+    ("Fragment", "A part of the parameters that is merged, sent and adopted as one piece."),
+    ("Round", "One collection of contributions for one commit of one fragment."),
+    ("Contribution", "What one learner has trained of a fragment, for one round."),
+    ("Quorum", "Contributions a round needs before it may close."),
     ("Grace window", "How long a round may stay open after its quorum is in."),
+    ("Version", "How many commits a fragment has had."),
+    ("Staleness", "Versions of a fragment committed between the one a contribution started from and its arrival."),
+    ("Donor", "A learner whose parameters and inner optimizer a new process has taken."),
+    ("nats/byte", "Loss of the global model on text that nobody trained on, per byte of that text; ln 2 of it, 0.693, "
+     "is one bit."),
 )  # fmt: skip
 
 
@@ -96,6 +116,6 @@ def brief(ns: int) -> str:
 
 
 def definitions() -> str:
-    """What the words mean."""
+    """What the words mean that stand on pages."""
     listed = "".join(f"<dt>{text(word)}</dt><dd>{text(meaning)}</dd>" for word, meaning in DEFINITIONS)
     return f'<dl class="words-list">{listed}</dl>'

@@ -59,7 +59,9 @@ th[aria-sort] button { text-decoration: underline; }
 .filter { margin: .3rem 0; } .filter input { font: inherit; padding: .2rem .4rem; width: min(20rem, 100%);
   color: inherit; background: var(--panel); border: 1px solid var(--quiet); border-radius: 4px; }
 tr.marked { font-weight: 600; } tr.marked th::before { content: "\\2260\\00a0"; }
-dl.words-list dt { font-weight: 600; color: var(--ink); } dl.words-list dd { margin: 0 0 .5rem; max-width: 46rem; }
+dl.words-list { columns: 2 22rem; column-gap: 2rem; font-size: .88rem; }
+dl.words-list dt { font-weight: 600; color: var(--ink); break-after: avoid; }
+dl.words-list dd { margin: 0 0 .5rem; max-width: 46rem; break-inside: avoid; }
 svg .mark { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
 @media (max-width: 40rem) { body { padding: 1rem .7rem 3rem; font-size: 14px; } .figures dd { font-size: 1.1rem; }
   .figures { grid-template-columns: repeat(2, 1fr); } caption { white-space: normal; }

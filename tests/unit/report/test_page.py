@@ -19,6 +19,9 @@ from unlockstep.core.status import Score
 from unlockstep.report.comparison import comparison
 from unlockstep.report.page import page
 from unlockstep.report.run_view import RunView
+from unlockstep.report.sheet import DEFINITIONS
+from unlockstep.report.summary import SHARE_WORDS
+from unlockstep.report.timeline import KINDS
 from unlockstep.tape import Kill, Restart, Tape
 
 MS = 1_000_000
@@ -89,6 +92,15 @@ def test_a_page_is_called_after_its_folder_and_says_how_the_run_was_set_up(tmp_p
     said = read(written).said
     assert "model llama-tiny" in said and "fragments (P) 2" in said and "quorum (K) 1" in said
     assert f"report written by unlockstep {__version__}" in said and "class=marked" not in written
+
+
+def test_every_word_for_what_became_of_time_and_tokens_is_said_what_it_means(tmp_path: Path) -> None:
+    meant = {word.lower() for words, _ in DEFINITIONS for word in words.split(", ")}
+    shown = {*SHARE_WORDS.values(), *KINDS, "round", "fragment", "version", "quorum", "grace window", "donor"}
+    assert shown - {"merged", "computing"} <= meant and "nats/byte" in meant
+    assert all(meaning.endswith(".") for _, meaning in DEFINITIONS)
+    said = read(page_of(tmp_path)).said
+    assert all(meaning in said for _, meaning in DEFINITIONS)
 
 
 def test_only_tokens_that_were_reported_are_said_to_be_accounted_for(tmp_path: Path) -> None:
@@ -211,7 +223,7 @@ def test_runs_that_have_trained_unlike_numbers_of_tokens_are_said_to(tmp_path: P
     assert "Give each of them --tokens 1000000 to make them alike." in said
     assert "validation loss, nats/byte 1.5000 1.5090 +0.60%" in said and "tokens 1M 900,000 -10.0%" in said
     alike = trained(tmp_path, "alike", 985_000)
-    assert "has trained" not in read(comparison([calm, alike])).said
+    assert "unlike length" not in read(comparison([calm, alike])).said
     said = read(comparison([storm, alike, calm])).said
     assert "Of these runs, calm has trained most, 1,000,000 tokens, and storm least, 900,000: losses" in said
     assert "difference" not in said

@@ -133,8 +133,7 @@ def show(
 
 
 def _timelines(shown: Tape) -> Table:
-    """A row for everyone: ``=`` runs, ``-`` slower than its own speed, ``s`` stopped, ``.`` not there, ``x`` its link is
-    cut."""
+    """A row for everyone: ``=`` runs, ``-`` slowed, ``s`` stopped, ``.`` not there, ``x`` cut off."""
     from rich.table import Table
 
     from unlockstep.tape import SYNCER

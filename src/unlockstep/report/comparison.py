@@ -15,6 +15,7 @@ from unlockstep.report.accounting import Accounting
 from unlockstep.report.figures import Axis, Series, legend, lines, natural, number, share, text
 from unlockstep.report.page import (
     TIME,
+    crosses,
     evaluation_points,
     live_series,
     participation_series,
@@ -26,6 +27,9 @@ from unlockstep.report.run_view import RunView
 from unlockstep.report.sheet import definitions, document, figure, table
 from unlockstep.report.summary import SHARE_WORDS
 from unlockstep.report.tables import settings_section
+
+ENDS = Axis("nats/byte", settles=0.25)
+"""Runs are told apart by where they end."""
 
 RUNS_MAX = 16
 """Runs whose timelines are drawn; of more, the first."""
@@ -130,7 +134,9 @@ def _unlike_lengths(views: Sequence[RunView]) -> str:
         return ""
     said = f"{longest} has trained {counted(most, 'token')}, {shortest} {least:,.0f}"
     if len(views) > 2:
-        said = f"Of these runs, {longest} has trained most, {counted(most, 'token')}, and {shortest} least, {least:,.0f}"
+        said = (
+            f"Of these runs, {longest} has trained most, {counted(most, 'token')}, and {shortest} least, {least:,.0f}"
+        )
     if sum(_last_loss(view.summary.accounting) is not None for view in views) < 2:
         return f"{said}."
     return (
@@ -272,9 +278,10 @@ def _loss(views: Sequence[RunView]) -> str:
         for index, view in evaluated:
             axis, points = evaluation_points(view)[at]
             series.append(Series(view.label, points, index, len(points) < 40))
-        charts.append(lines(f"Validation loss over {axis.label}", axis, Axis("nats/byte"), series))
+        charts.append(lines(f"Validation loss over {axis.label}", axis, ENDS, series))
+    note = crosses([point.nats_per_byte for _, view in evaluated for point in view.curves.evaluations])
     return figure(
-        "Validation loss of the global models.", _keys(views) + f'<div class="charts">{"".join(charts)}</div>'
+        f"Validation loss of the global models.{note}", _keys(views) + f'<div class="charts">{"".join(charts)}</div>'
     )
 
 

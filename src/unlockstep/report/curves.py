@@ -45,6 +45,7 @@ class LossPoint(msgspec.Struct, frozen=True):
     tokens: float
     """That all learners had trained by then."""
     loss: float
+    """NaN: none in this slice was finite, though one had been before; at the first of them."""
 
 
 class EvaluationPoint(msgspec.Struct, frozen=True):
@@ -108,6 +109,7 @@ class CurvesReader:
         self._slice_ns = whole_ns / SLICES
         self._loss_ns = whole_ns / max(20, min(LOSS_SLICES, POINTS_MAX // learners))
         self._slices: dict[str, dict[int, _Slice]] = {}
+        self._diverged: dict[str, dict[int, LossPoint]] = {}
         self._evaluations: list[EvaluationPoint] = []
         self._tokens: dict[str, tuple[int, int]] = {}
         """Learner -> tokens of its earlier processes, and of this one."""
@@ -150,13 +152,7 @@ class CurvesReader:
 
     def curves(self) -> Curves:
         """What there is to draw."""
-        losses = {
-            learner: [
-                LossPoint(one.at_ns / one.count, one.clock / one.count, one.tokens / one.count, one.loss / one.count)
-                for _, one in sorted(slices.items())
-            ]
-            for learner, slices in sorted(self._slices.items(), key=lambda item: natural(item[0]))
-        }
+        losses = {learner: self._points(learner) for learner in sorted(self._slices, key=natural)}
         participation = [
             (self._begin_ns + (at + 0.5) * self._slice_ns, total / count)
             for at, (total, count) in sorted(self._shares.items())
@@ -172,6 +168,13 @@ class CurvesReader:
             staleness=dict(sorted(self._staleness.items())),
         )
 
+    def _points(self, learner: str) -> list[LossPoint]:
+        means = {
+            at: LossPoint(one.at_ns / one.count, one.clock / one.count, one.tokens / one.count, one.loss / one.count)
+            for at, one in self._slices[learner].items()
+        }
+        return [point for _, point in sorted((self._diverged.get(learner, {}) | means).items())]
+
     def _slice(self, at_ns: int) -> int:
         return max(0, min(SLICES - 1, int((at_ns - self._begin_ns) / self._slice_ns)))
 
@@ -179,9 +182,12 @@ class CurvesReader:
         before, now = self._tokens.get(event.learner, (0, 0))
         self._tokens_all += max(0, event.tokens - now)
         self._tokens[event.learner] = before, max(now, event.tokens)
-        if not math.isfinite(event.loss):
-            return
         at = int((event.at_ns - self._begin_ns) / self._loss_ns)
+        if not math.isfinite(event.loss):
+            if event.learner in self._slices and event.step_ns:  # Else it has no losses, or this is of no one step.
+                point = LossPoint(event.at_ns, event.clock, self._tokens_all, math.nan)
+                self._diverged.setdefault(event.learner, {}).setdefault(at, point)
+            return
         slices = self._slices.setdefault(event.learner, {})
         one = slices.get(at)
         if one is None:

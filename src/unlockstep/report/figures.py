@@ -41,6 +41,7 @@ svg .axis { stroke: var(--quiet); stroke-width: 1; fill: none; }
 svg .grid { stroke: var(--grid); stroke-width: 1; fill: none; }
 svg .line { fill: none; stroke-width: 1.6; stroke-linejoin: round; }
 svg .thin { stroke-width: 1; opacity: .75; }
+svg .cross { stroke-width: 1.4; fill: none; }
 svg .rule { stroke: var(--ink); stroke-width: 1; stroke-dasharray: 2 2; fill: none; }
 svg .hit { fill: transparent; }
 """.strip()
@@ -50,6 +51,13 @@ SERIES = 8
 """Colours for lines; the ninth has the first one's, with other dashes."""
 
 DASHES = ("", "5 3", "2 2", "8 3 2 3")
+
+SETTLED_MIN, SETTLED_ROOM, SETTLED_GAIN = 4, 0.02, 1.5
+"""Of a chart that leaves out where lines begin: points after that; how high it is at least, as a share of its lowest
+value; how much lower it has to be than one of everything."""
+
+DIGITS_MAX = 12
+"""Of what a tick says."""
 
 
 def text(value: object) -> str:
@@ -146,6 +154,8 @@ class Axis:
     """Where it begins at the latest, and where it ends at the earliest."""
     high: float | None = None
     log: bool = False
+    settles: float = 0.0
+    """Of lines that fall steeply at first: it ends at the highest value after this share of them (``settled``)."""
 
 
 def duration_s(value: float) -> str:
@@ -191,6 +201,8 @@ class Chart:
     ys: Iterable[float]
     width: int = 420
     height: int = 240
+    note: str = ""
+    """Said above it."""
     marks: list[str] = field(default_factory=list)
     x: Scale = field(init=False)
     y: Scale = field(init=False)
@@ -200,17 +212,23 @@ class Chart:
         self.y = _scale(self.y_axis, self.ys, self.height - 36, 12)
 
     def line(self, series: Series) -> None:
-        """A line through points; one that is not finite interrupts it."""
-        pieces: list[list[str]] = [[]]
+        """A line through points, up to the end of the axis; one that is no finite number interrupts it, with a cross
+        at the upper edge."""
+        path = "".join(
+            "M" + "L".join(f"{coordinate(self.x(x))} {coordinate(self.y(y))}" for x, y in piece)
+            + ("h0" if len(piece) == 1 else "")
+            for piece in pieces_below(series.points, self.y.high)
+        )  # fmt: skip
+        colour, dash = f"var(--c{series.index % SERIES})", DASHES[series.index // SERIES % len(DASHES)]
         for x, y in series.points:
-            if math.isfinite(x) and math.isfinite(y):
-                pieces[-1].append(f"{coordinate(self.x(x))} {coordinate(self.y(y))}")
-            elif pieces[-1]:
-                pieces.append([])
-        path = "".join("M" + "L".join(piece) + ("h0" if len(piece) == 1 else "") for piece in pieces if piece)
+            if math.isfinite(x) and not math.isfinite(y):
+                said = text(f"{series.name}: not a finite number at {self.x_axis.form(x)}")
+                self.marks.append(
+                    f'<path class="mark cross" stroke="{colour}" d="M{coordinate(self.x(x) - 3)} {self.y.end}l6 6m0 -6'
+                    f'l-6 6"><title>{said}</title></path>'
+                )
         if not path:
             return
-        colour, dash = f"var(--c{series.index % SERIES})", DASHES[series.index // SERIES % len(DASHES)]
         dashes = f' stroke-dasharray="{dash}"' if dash else ""
         thin = " thin" if series.thin else ""
         self.marks.append(
@@ -218,7 +236,7 @@ class Chart:
             f"<title>{text(series.name)}</title></path>"
         )
         for x, y in series.points if series.dots else ():
-            if math.isfinite(x) and math.isfinite(y):
+            if math.isfinite(x) and math.isfinite(y) and y <= self.y.high:
                 said = text(f"{series.name}: {self.y_axis.form(y)} at {self.x_axis.form(x)}")
                 self.marks.append(
                     f'<circle class="mark" cx="{coordinate(self.x(x))}" cy="{coordinate(self.y(y))}" r="2.6" '
@@ -243,11 +261,13 @@ class Chart:
     def _axes(self) -> list[str]:
         left, right, bottom, top = self.x.begin, self.x.end, self.y.begin, self.y.end
         parts = []
-        for value in self.y.ticks(4):
+        if self.note:
+            parts.append(f'<text class="quiet" x="{right}" y="{top - 3}" text-anchor="end">{text(self.note)}</text>')
+        ticks = self.y.ticks(4)
+        for value, said in zip(ticks, apart(ticks, self.y_axis.form), strict=True):
             at = coordinate(self.y(value))
             parts.append(f'<path class="grid" d="M{left} {at}H{right}"/>')
-            parts.append(f'<text class="quiet" x="{left - 6}" y="{at}" text-anchor="end" dy="4">'
-                         f"{text(self.y_axis.form(value))}</text>")  # fmt: skip
+            parts.append(f'<text class="quiet" x="{left - 6}" y="{at}" text-anchor="end" dy="4">{text(said)}</text>')
         is_time = self.x_axis.form is duration_s
         for value in time_ticks(self.x.low, self.x.high, 4) if is_time else self.x.ticks(4):
             at = coordinate(self.x(value))
@@ -285,11 +305,63 @@ def _scale(axis: Axis, values: Iterable[float], begin: float, end: float) -> Sca
     return Scale(low, high if high > low else low + 1, begin, end, axis.log)
 
 
+def pieces_below(points: Sequence[Point], high: float) -> list[list[Point]]:
+    """What of a line is not above ``high``, cut where it crosses that, and where a point is not finite."""
+    pieces: list[list[Point]] = [[]]
+    before: Point | None = None
+    for x, y in points:
+        if not (math.isfinite(x) and math.isfinite(y)):
+            pieces, before = [*pieces, []], None
+            continue
+        if before is not None and (before[1] > high) != (y > high):
+            crossing = (before[0] + (x - before[0]) * (high - before[1]) / (y - before[1]), high)
+            pieces[-1].append(crossing)
+        if y <= high:
+            pieces[-1].append((x, y))
+        elif pieces[-1]:
+            pieces.append([])
+        before = x, y
+    return [piece for piece in pieces if piece]
+
+
+def settled(series: Sequence[Series], share_of: float) -> float | None:
+    """Where an axis ends on which lines fall steeply at first: at the highest value after such a share of each line,
+    counted from where the first begins. So whatever rises later is seen, and so is one that begins later. None: all of
+    it is to be seen, since there are few points or little would be gained."""
+    each = [[point for point in one.points if all(map(math.isfinite, point))] for one in series]
+    each = [points for points in each if points]
+    if not each:
+        return None
+    begin = min(x for points in each for x, _ in points)
+    later = [[y for x, y in points if x >= begin + share_of * (max(x for x, _ in points) - begin)] for points in each]
+    if max(map(len, later)) < SETTLED_MIN:
+        return None
+    values = [y for points in each for _, y in points]
+    low = min(values)
+    high = max(max(y for ys in later for y in ys), low + SETTLED_ROOM * abs(low))
+    return high if max(values) - low > SETTLED_GAIN * (high - low) else None
+
+
+def apart(ticks: Sequence[float], form: Callable[[float], str]) -> list[str]:
+    """What is said of ticks: with as many digits as tell each from the next."""
+    said = [form(tick) for tick in ticks]
+    digits = 3
+    while form is number and len(set(said)) < len(said) and digits < DIGITS_MAX:
+        digits += 1
+        said = [f"{tick:.{digits}g}" for tick in ticks]
+    return said
+
+
 def lines(title: str, x: Axis, y: Axis, series: Sequence[Series], width: int = 420, height: int = 240) -> str:
     """A chart of lines."""
     xs = [at for one in series for at, _ in one.points]
     ys = [value for one in series for _, value in one.points]
-    chart = Chart(title, x, y, xs, ys, width, height)
+    high, note = settled(series, y.settles) if y.settles else None, ""
+    if high is not None:
+        highest = max(filter(math.isfinite, ys))
+        ys = [min(value, high) for value in ys]
+        note = f"above this in the first {100 * y.settles:g} % alone, up to {number(highest)}"
+    chart = Chart(title, x, y, xs, ys, width, height, note)
     for one in series:
         chart.line(one)
     return chart.svg()

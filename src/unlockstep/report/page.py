@@ -7,6 +7,7 @@ it becomes text.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
@@ -176,6 +177,8 @@ def _marks(view: RunView) -> str:
 TIME = Axis("time", duration_s, low=0)
 STEPS = Axis("steps (clock)", low=0)
 TOKENS = Axis("tokens of all learners", low=0)
+LOSS = Axis("training loss", settles=0.1)
+NATS = Axis("nats/byte", settles=0.1)
 
 
 def _loss(view: RunView) -> str:
@@ -187,22 +190,27 @@ def _loss(view: RunView) -> str:
         for axis, x in ((TIME, lambda p: at_s(p.at_ns)), (STEPS, lambda p: p.clock), (TOKENS, lambda p: p.tokens))
     ]  # fmt: skip
     keys = legend([(name, f"c{index % 8}") for index, name in enumerate(losses)]) if named else ""
-    charts = "".join(lines(f"Training loss over {axis.label}", axis, Axis("training loss"), series)
+    charts = "".join(lines(f"Training loss over {axis.label}", axis, LOSS, series)
                      for axis, series in training)  # fmt: skip
     parts = []
     if losses:
+        every = [point.loss for points in losses.values() for point in points]
         parts.append(figure("Training loss of each learner, as it reported it (nats per token), mean over short "
-                            "stretches.", f'{keys}<div class="charts">{charts}</div>'))  # fmt: skip
+                            f"stretches.{crosses(every)}", f'{keys}<div class="charts">{charts}</div>'))  # fmt: skip
     if view.curves.evaluations:
+        note = crosses([point.nats_per_byte for point in view.curves.evaluations])
         charts = "".join(
-            lines(
-                f"Validation loss over {axis.label}", axis, Axis("nats/byte"), [Series("global model", points, 1, True)]
-            )
+            lines(f"Validation loss over {axis.label}", axis, NATS, [Series("global model", points, 1, True)])
             for axis, points in evaluation_points(view)
         )
-        parts.append(figure("Validation loss of the global model.", f'<div class="charts">{charts}</div>'))
+        parts.append(figure(f"Validation loss of the global model.{note}", f'<div class="charts">{charts}</div>'))
     parts.append(_scores(view))
     return "".join(parts) or "<p>The log has no losses: nobody has trained, or what trains has none.</p>"
+
+
+def crosses(values: Sequence[float]) -> str:
+    """What is said of a chart of them, if some are no numbers."""
+    return "" if all(map(math.isfinite, values)) else " A cross: not a finite number."
 
 
 def _scores(view: RunView) -> str:

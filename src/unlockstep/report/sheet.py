@@ -48,8 +48,8 @@ DEFINITIONS = (
     ("Version", "How many commits a fragment has had."),
     ("Staleness", "Versions of a fragment committed between the one a contribution started from and its arrival."),
     ("Donor", "A learner whose parameters and inner optimizer a new process has taken."),
-    ("nats/byte", "Loss of the global model on text that nobody trained on, per byte of that text; ln 2 of it, 0.693, "
-     "is one bit."),
+    ("nats/byte", "Loss of the global model on text that nobody trained on, per byte of that text; 0.693 of it "
+     "(ln 2) is one bit."),
 )  # fmt: skip
 
 

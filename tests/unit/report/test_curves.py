@@ -25,6 +25,18 @@ def test_losses_are_means_of_slices_of_time() -> None:
     assert (point.loss, point.clock, point.tokens) == (3.0, 1.5, 15.0)
 
 
+def test_a_learner_that_has_diverged_is_seen_to_and_one_without_losses_has_none() -> None:
+    def told(learner: str, losses: tuple[float, ...]) -> list[Event]:
+        return [StepReported(at * 100 * MS, learner, 1, at, at, 10 * at, MS, loss)
+                for at, loss in enumerate(losses, start=1)]  # fmt: skip
+
+    nan, inf = float("nan"), float("inf")
+    losses = curves([*told("a", (4.0, 2.0, inf, nan)), *told("b", (nan, nan))]).losses
+    assert list(losses) == ["a"]
+    assert [point.loss for point in losses["a"]] == pytest.approx([4.0, 2.0, nan, nan], nan_ok=True)
+    assert [point.clock for point in losses["a"]] == [1, 2, 3, 4]
+
+
 def test_a_long_run_keeps_no_more_points_than_a_short_one() -> None:
     story = [StepReported(at * MS, "a", 1, at, at, at, MS, 1.0) for at in range(1, 5000)]
     assert len(curves(story, end=5000).losses["a"]) == LOSS_SLICES

@@ -14,6 +14,7 @@ from unlockstep.report.figures import (
     Part,
     Scale,
     Series,
+    apart,
     bytes_text,
     duration_s,
     lines,
@@ -21,6 +22,8 @@ from unlockstep.report.figures import (
     natural,
     nice_ticks,
     number,
+    pieces_below,
+    settled,
     share,
     stacked,
     tick_text,
@@ -89,8 +92,76 @@ def test_shares_durations_and_bytes() -> None:
 def test_a_line_is_interrupted_where_there_is_no_number() -> None:
     drawn = lines("t", Axis("x"), Axis("y"), [Series("one", [(0, 1), (1, 2), (2, math.nan), (3, 1), (4, 2)])])
     root = ElementTree.fromstring(drawn)
-    (path,) = (each for each in root.iter("path") if "mark" in each.get("class", ""))
+    (path,) = (each for each in root.iter("path") if "line" in each.get("class", ""))
     assert path.get("d", "").count("M") == 2
+
+
+def falling(*last: float) -> list[tuple[float, float]]:
+    """From 6 at once to 2, then slowly; and then as given."""
+    start = [(0.0, 6.0), (1.0, 4.0), (2.0, 2.0), *((float(at), 2.0 - at / 100) for at in range(3, 40))]
+    return [*start, *((40.0 + at, value) for at, value in enumerate(last))]
+
+
+@pytest.mark.parametrize(
+    ("points", "high"),
+    [
+        ([falling()], 1.96),
+        ([falling(3.5)], 3.5),
+        ([falling(5.0)], None),
+        ([falling(math.nan)], 1.96),
+        ([[(at, 6.0 - at / 8) for at, _ in falling()]], None),
+        ([falling(), [(0.0, 6.0), (3.0, 3.0)]], 3.0),
+        ([falling(), [(20.0, 5.9), (21.0, 1.8)]], None),
+        ([falling()[:6]], 4.0),
+        ([falling()[:4]], None),
+        ([[(0.0, 6.0), *((float(at), 2.0) for at in range(1, 40))]], 2.04),
+        ([[(0.0, math.nan), (1.0, math.nan)]], None),
+        ([[]], None),
+    ],
+    ids=["falls", "rises", "rises far", "diverges", "falls evenly", "shorter", "begins later", "few", "fewer", "flat",
+         "no number", "nothing"],
+)  # fmt: skip
+def test_an_axis_ends_where_lines_have_settled_unless_something_rises_later(
+    points: list[list[tuple[float, float]]], high: float | None
+) -> None:
+    assert settled([Series("one", each) for each in points], 0.1) == (None if high is None else pytest.approx(high))
+
+
+@given(st.lists(st.lists(st.floats(0.1, 1e6) | st.just(math.nan), max_size=30), max_size=3))
+def test_no_value_after_the_first_tenth_is_above_the_axis(values: list[list[float]]) -> None:
+    series = [Series("one", list(enumerate(each))) for each in values]
+    high = settled(series, 0.1)
+    finite = [[(x, y) for x, y in one.points if math.isfinite(y)] for one in series]
+    begin = min((points[0][0] for points in finite if points), default=0)
+    for points in finite if high is not None else ():
+        assert all(y <= high for x, y in points if x - begin >= (points[-1][0] - begin) / 10)
+
+
+def test_a_line_is_cut_where_it_crosses_the_end_of_the_axis() -> None:
+    points = [(0.0, 6.0), (1.0, 2.0), (2.0, 1.0), (3.0, math.nan), (4.0, 1.0), (5.0, 5.0), (6.0, 5.0), (7.0, 1.0)]
+    assert pieces_below(points, 4.0) == [
+        [(0.5, 4.0), (1.0, 2.0), (2.0, 1.0)],
+        [(4.0, 1.0), (4.75, 4.0)],
+        [(6.25, 4.0), (7.0, 1.0)],
+    ]
+    assert pieces_below([(0.0, 6.0), (1.0, 5.0)], 4.0) == []
+
+
+def test_a_chart_that_leaves_out_a_steep_beginning_says_so_and_keeps_what_diverges() -> None:
+    drawn = lines("t", Axis("x"), Axis("y", settles=0.1), [Series("one", falling(math.nan), dots=True)])
+    root = ElementTree.fromstring(drawn)
+    assert "above this in the first 10 % alone, up to 6" in [each.text for each in root.iter("text")]
+    crosses = [each for each in root.iter("path") if each.get("class") == "mark cross"]
+    assert [cross[0].text for cross in crosses] == ["one: not a finite number at 40"]
+    assert all(0 <= float(each.get("cy", "")) <= 240 for each in root.iter("circle"))
+    plain = lines("t", Axis("x"), Axis("y"), [Series("one", falling())])
+    assert "above this" not in plain
+
+
+def test_ticks_close_to_each_other_are_told_apart() -> None:
+    assert apart([1.23, 1.232, 1.234], number) == ["1.23", "1.232", "1.234"]
+    assert apart([0, 2000, 4000], number) == ["0", "2,000", "4,000"]
+    assert apart([5.0], number) == ["5"]
 
 
 def test_a_chart_of_nothing_says_so() -> None:

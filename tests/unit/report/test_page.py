@@ -103,6 +103,15 @@ def test_every_word_for_what_became_of_time_and_tokens_is_said_what_it_means(tmp
     assert all(meaning in said for _, meaning in DEFINITIONS)
 
 
+def test_a_loss_that_is_not_a_number_is_a_cross_and_said_to_be(tmp_path: Path) -> None:
+    assert "A cross" not in read(page_of(tmp_path / "sound")).said
+    diverged = (*RICH, EvaluationReported(700 * MS, "evaluator", 6, float("nan"), float("nan"), (3, 3)))
+    view = view_in(folder_of(tmp_path / "diverged", diverged))
+    for written, runs in ((page(view), 1), (comparison([view, view]), 2)):
+        assert "A cross: not a finite number." in read(written).said
+        assert written.count('class="mark cross"') == 3 * runs
+
+
 def test_only_tokens_that_were_reported_are_said_to_be_accounted_for(tmp_path: Path) -> None:
     said = read(page_of(tmp_path)).said
     assert "every token that was reported" in said and "did not live to report, nobody can count" in said

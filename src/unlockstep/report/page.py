@@ -56,7 +56,7 @@ def page(view: RunView) -> str:
         ("settings", "Settings", settings_section([view])),
         ("words", "Words", definitions()),
     ]
-    kind = "A simulated run: " if view.simulated else ""
+    kind = "A simulated run: " if view.simulated else "A real run: "
     head = (
         f"<h1>{text(view.label)}: {text(summary.ending)}</h1>"
         f'<p>{kind}{text(summary.sentence)}. <span class="quiet">{text(summary.files.run_log)}</span></p>'

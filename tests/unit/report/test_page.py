@@ -112,6 +112,13 @@ def test_a_loss_that_is_not_a_number_is_a_cross_and_said_to_be(tmp_path: Path) -
         assert written.count('class="mark cross"') == 3 * runs
 
 
+def test_why_a_run_ended_is_said_behind_what_kind_of_run_it_is(tmp_path: Path) -> None:
+    """A reason may begin with the name of a learner or of a setting: it is no beginning of a sentence."""
+    assert "night: finished A real run: the run has finished." in read(page_of(tmp_path / "real")).said
+    simulated = view_in(folder_of(tmp_path / "simulated", RICH, simulated=True))
+    assert "night: finished A simulated run: the run has finished." in read(page(simulated)).said
+
+
 def test_only_tokens_that_were_reported_are_said_to_be_accounted_for(tmp_path: Path) -> None:
     said = read(page_of(tmp_path)).said
     assert "every token that was reported" in said and "did not live to report, nobody can count" in said

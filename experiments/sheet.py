@@ -23,6 +23,8 @@ from trial import run
 
 FOLDER = Path(__file__).parent
 SHOW_INTERVAL_S = 1.0
+LINE_INTERVAL_S = 10.0
+"""Where standard error is no terminal."""
 
 
 def conduct(experiment: str, about: str | None, trials: Callable[[bool], Sequence[Trial]]) -> None:
@@ -53,8 +55,9 @@ def conduct(experiment: str, about: str | None, trials: Callable[[bool], Sequenc
     try:
         for number, (trial, seed) in enumerate(wanted, start=1):
             place = f"{number}/{len(wanted)} {trial.name}, seed {seed}"
-            scores.append(run(trial, seed, _Progress(place, trial.tokens)))
-            print(file=sys.stderr)
+            shown = _Progress(place, trial.tokens)
+            scores.append(run(trial, seed, shown))
+            shown.ended(scores[-1])
             if file is not None:
                 _write(file, experiment, commit, scores)
     except KeyboardInterrupt:
@@ -134,19 +137,32 @@ def _git(*arguments: str) -> str:
 
 
 class _Progress:
-    """One line on standard error, rewritten while a trial runs."""
+    """On standard error, while a trial runs: on a terminal one line, written anew each time; else a line now and then,
+    and one at the end."""
 
-    def __init__(self, place: str, tokens: int) -> None:
-        self._place, self._tokens = place, tokens
-        self._started_s = time.monotonic()
-        self._shown_s = 0.0
+    def __init__(self, place: str, tokens: int, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._place, self._tokens, self._now_s = place, tokens, now_s
+        self._is_terminal = sys.stderr.isatty()
+        self._interval_s = SHOW_INTERVAL_S if self._is_terminal else LINE_INTERVAL_S
+        self._started_s = now_s()
+        self._shown_s = 0.0 if self._is_terminal else self._started_s
 
     def __call__(self, tokens: int, loss: float | None) -> None:
-        now_s = time.monotonic()
-        if now_s - self._shown_s < SHOW_INTERVAL_S:
+        now_s = self._now_s()
+        if now_s - self._shown_s < self._interval_s:
             return
         self._shown_s = now_s
         left_s = (now_s - self._started_s) * max(0, self._tokens - tokens) / max(1, tokens)
         so_far = "" if loss is None else f", {loss:.3f} nats/byte"
-        line = f"{self._place}: {tokens / self._tokens:4.0%}, {left_s:.0f} s left{so_far}"
-        print(f"\r{line:<100}", end="", file=sys.stderr, flush=True)
+        # Learners end the step they are in: a ring trains more than it is asked for.
+        self._say(f"{self._place}: {min(1.0, tokens / self._tokens):4.0%}, {left_s:.0f} s left{so_far}")
+
+    def ended(self, score: Score) -> None:
+        """The trial is over."""
+        self._say(f"{self._place}: 100%, {score.loss:.3f} nats/byte")
+        if self._is_terminal:
+            print(file=sys.stderr)
+
+    def _say(self, line: str) -> None:
+        print(f"\r{line:<100}" if self._is_terminal else line, end="" if self._is_terminal else "\n", file=sys.stderr,
+              flush=True)  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -24,3 +25,25 @@ def test_an_experiment_can_be_begun(name: str, is_quick: bool) -> None:
         for trial in trials:
             config = sys.modules["trial"].configured(trial, seed=0)
             assert config.run.tokens == trial.tokens and config.run.steps > 0
+
+
+@pytest.mark.parametrize("is_terminal", [True, False], ids=["terminal", "file"])
+def test_progress_is_never_more_than_whole_and_each_line_is_one(
+    is_terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    with imported("experiments/learners.py"):
+        times_s = iter((0.0, 20.0, 40.0))
+        progress = sys.modules["sheet"]._Progress("1/2 four, seed 0", 1000, lambda: next(times_s))
+        for tokens in (500, 1280):
+            progress(tokens, 2.5)
+        progress.ended(SimpleNamespace(loss=2.25))
+    said = [
+        "1/2 four, seed 0:  50%, 20 s left, 2.500 nats/byte",
+        "1/2 four, seed 0: 100%, 0 s left, 2.500 nats/byte",
+        "1/2 four, seed 0: 100%, 2.250 nats/byte",
+    ]
+    between = (
+        "".join(f"\r{line:<100}" for line in said) + "\n" if is_terminal else "".join(f"{line}\n" for line in said)
+    )
+    assert capsys.readouterr().err == between

@@ -31,7 +31,7 @@ DEFINITIONS = (
     ("Away", "Without a connection, and in no step that anybody ever heard of."),
     ("Down", "There was no process: from the last step it reported until the next one joined."),
     ("Merged late", "Merged in a later round: the contribution's own had closed, or had another one of its learner."),
-    ("Refused", "Tokens of contributions that do not count; the reasons are under Tokens."),
+    ("Refused", "Tokens of contributions that do not count; the page of a run lists the reasons."),
     ("Overwritten", "Trained, and replaced by a version that its learner adopted before it was handed over."),
     ("Dropped", "Given up by a learner that left in order, never delivered, or not merged when the run ended."),
     ("Lost", "With a learner that died or did not return, or with the syncer when it died."),

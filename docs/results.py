@@ -76,7 +76,12 @@ def table(experiment: str, against: Callable[[str], str | None], *columns: Colum
     is_one = len(set(bases.values())) == 1
     change = [f"change against {next(iter(bases.values()))}"] if is_one else ["change", "against"]
     heads = ["Trial", "nats/byte", *change, *(head for head, _ in columns)]
-    lines = [f"`{found.command}`, commit {found.commit}:", "", "| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    lines = [
+        f"`{found.command}`, commit {found.commit}:",
+        "",
+        "| " + " | ".join(heads) + " |",
+        "|---" * len(heads) + "|",
+    ]
     for name in found.names:
         mine, base = found.of(name), bases.get(name)
         changed = "" if base is None else compared(mine, found.of(base))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -122,6 +125,48 @@ def test_nobody_connects_through_a_cut_before_it_is_healed(links: Links, echo: E
         assert read(connection, 1) == b"1"
 
 
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts in /proc")
+def test_who_gives_up_during_a_cut_leaves_nothing_behind_and_nothing_of_it_arrives(links: Links, echo: Echo) -> None:
+    links.change("a", lambda link: link.cut(("up", "down")))
+    before = open_files()
+    for _ in range(50):
+        with connected(links) as connection:
+            connection.sendall(b"too late")
+    assert open_files() <= before + 1, "one may have been accepted when the link was cut"
+    links.change("a", lambda link: link.heal())
+    with connected(links) as connection:
+        connection.sendall(b"1")
+        assert read(connection, 1) == b"1" and echo.connections == 1
+    assert links["a"].passed["up"] == 1
+
+
+@contextmanager
+def no_more_files() -> Iterator[None]:
+    """Nothing can be opened meanwhile."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    next_free = os.dup(0)
+    os.close(next_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (next_free, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_connection_that_could_not_be_accepted_is_accepted_when_there_are_fewer_files(links: Links) -> None:
+    links.change("a", lambda link: link.cut(("up", "down")))
+    with connected(links), connected(links) as connection:  # The first is taken by the accept that was under way.
+        connection.sendall(b"1")
+        with no_more_files():
+            links.change("a", lambda link: link.heal())
+            assert says_nothing(connection)
+        assert read(connection, 1) == b"1"
+
+
 def test_a_rate_holds_for_all_connections_of_a_link_together(links: Links) -> None:
     """1 Mbit/s are 125 000 bytes a second: 2 x 25 000 of them take 0.4 s at least."""
     links.change("a", lambda link: link.throttle(1.0))
@@ -175,7 +220,12 @@ def test_a_name_that_goes_to_another_process_has_a_link_of_its_own(links: Links)
             assert read(new, 1) == b"1" and says_nothing(old)
 
 
-@pytest.mark.parametrize("url", ["https://host:7077", "http://host", "host:7077", "", "http://[::1"])
+def test_links_to_tls_cannot_be_broken() -> None:
+    with pytest.raises(UsageError, match=r"^the run at https://host:7077 speaks TLS.* on a run without TLS$"):
+        Links("https://host:7077")
+
+
+@pytest.mark.parametrize("url", ["ftp://host:7077", "http://host", "host:7077", "", "http://[::1"])
 def test_only_plain_http_leads_through_a_link(url: str) -> None:
     with pytest.raises(UsageError, match="give an address like that"):
         Links(url)

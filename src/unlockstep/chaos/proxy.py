@@ -7,7 +7,8 @@
 Decides what a cut, a rate, a delay and a damaged body are on a connection. Does not decide when (``supervisor``).
 
 * *Cut*: bytes sent into it wait, here and with their sender, and arrive in order when it is healed, if both ends still
-  stand then. Who connects meanwhile is accepted and hears nothing until then: a cut in either direction stops that.
+  stand then. Who connects meanwhile waits with the system, as long as it likes, and hears nothing until then: a cut in
+  either direction stops that. Of those who have given up by then nothing arrives.
 * *Rate*: what all connections of a link carry together, each way.
 * *Delay*: added to every byte, each way, without holding up what follows: up to ``HELD_BYTES_MAX`` of a connection are
   on their way at a time.
@@ -20,6 +21,7 @@ All of it runs on one thread with an event loop of its own. Where nothing is bro
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import struct
 import threading
@@ -45,7 +47,12 @@ SMOOTHED_S = 0.02
 LOOK_S = 0.05
 """How often who waits for a rate looks whether it was changed."""
 
-BACKLOG = 128
+BACKLOG = 4096
+"""Connections that wait for a cut to be healed; more of them are not even made."""
+
+ACCEPT_AGAIN_S = 0.1
+"""Pause after a connection could not be accepted, as when there are too many files."""
+
 HEAD_BYTES_MAX = 64 * 1024
 DAMAGED_KEPT = 1024
 """Bodies known to have been damaged: what is sent of them again is not counted anew."""
@@ -81,10 +88,15 @@ class Links:
             host, port = parts.hostname, parts.port
         except ValueError:
             host = port = None
+        if host is not None and parts.scheme == "https":
+            raise UsageError(
+                f"the run at {url} speaks TLS, which takes the proxies that links lead through for intruders, so its "
+                "links cannot be broken; play the tape on a run without TLS"
+            )
         if host is None or port is None or parts.scheme != "http":
             raise UsageError(
-                f"the syncer's address is {url!r}, but a link that can be broken leads to http://host:port, without "
-                "TLS, which would take a proxy for an intruder; give an address like that"
+                f"the syncer's address is {url!r}, but a link that can be broken leads to http://host:port; give an "
+                "address like that"
             )
         return host, port
 
@@ -144,6 +156,8 @@ class Link:
         self._settings = 0
         """How often its rate was changed."""
         self._free_s: dict[Way, float] = {"up": 0.0, "down": 0.0}
+        self._has_waiters = False
+        """Whoever is accepted may have waited for the end of a cut."""
         self._to_damage = 0
         self._hurt: OrderedDict[bytes, None] = OrderedDict()
         self._sockets: set[socket.socket] = set()
@@ -158,6 +172,7 @@ class Link:
 
     def cut(self, ways: tuple[Way, ...]) -> None:
         """Nothing passes that way."""
+        self._has_waiters = True
         for way in ways:
             self._open[way].clear()
 
@@ -203,16 +218,34 @@ class Link:
 
     async def _accept(self) -> None:
         while True:
-            client, _ = await self._loop.sock_accept(self._listener)
-            self._spawn(self._carry(client))
+            await self._until_open()
+            try:
+                client = await self._next_client()
+            except OSError:  # It passes, and whoever wants to connect still waits.
+                await asyncio.sleep(ACCEPT_AGAIN_S)
+                continue
+            self._spawn(self._carry(client, self._has_waiters))
 
-    async def _carry(self, client: socket.socket) -> None:
+    async def _next_client(self) -> socket.socket:
+        try:
+            return self._listener.accept()[0]
+        except BlockingIOError:
+            self._has_waiters = False
+            return (await self._loop.sock_accept(self._listener))[0]
+
+    async def _until_open(self) -> None:
+        while not all(event.is_set() for event in self._open.values()):
+            for event in self._open.values():
+                await event.wait()
+
+    async def _carry(self, client: socket.socket, has_waited: bool) -> None:
         """One connection, from its beginning to its end."""
         server = None
         self._sockets.add(client)
         try:
-            for way in ("up", "down"):
-                await self._open[way].wait()
+            await self._until_open()
+            if has_waited and _has_given_up(client):
+                return
             server = await self._connect()
             for each in (client, server):
                 each.setblocking(False)
@@ -293,6 +326,13 @@ class Link:
         self._to_damage -= 1
         self.damaged += 1
         return True
+
+
+def _has_given_up(client: socket.socket) -> bool:
+    """Whether the other end of a new connection has closed it. Where the system does not say so (Linux does), no."""
+    poll = select.poll()
+    poll.register(client, getattr(select, "POLLRDHUP", 0))
+    return bool(poll.poll(0))
 
 
 class _Stretch:

@@ -242,6 +242,49 @@ def kill(carrier: courier_child.ChildCarrier) -> None:
     os.kill(carrier.pid, signal.SIGKILL)
 
 
+def test_a_courier_that_stands_still_is_replaced_and_what_it_had_is_carried(
+    server: BodyServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(courier_child, "PING_S", 0.2)
+    monkeypatch.setattr(courier_child, "PINGS_MAX", 3)
+
+    async def run() -> None:
+        carrier = site.child_carrier(server.url)
+        async with site.courier_of(carrier) as courier:
+            stopped = await site.ready(carrier)
+            os.kill(stopped, signal.SIGSTOP)
+            assert (await contribute(courier)).status == 202
+            assert carrier.pid != stopped
+
+    asyncio.run(run())
+    assert any("has ended (it has not answered 3 times); it is started again" in said for said in caplog.messages)
+
+
+def test_a_courier_whose_transfer_hangs_is_not_taken_for_one_that_stands_still(
+    server: BodyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(courier_child, "PING_S", 0.2)
+
+    async def run() -> None:
+        hold = server.hold("/up")
+        carrier = site.child_carrier(server.url)
+        async with site.courier_of(carrier) as courier:
+            upload = asyncio.create_task(contribute(courier))
+            await asyncio.to_thread(hold.wait)
+            child = carrier._child
+            assert child is not None
+            for _ in range(2):
+                child._has_answered = False
+                while not child._has_answered:
+                    assert not child.gone.is_set()
+                    await asyncio.sleep(0)
+            hold.release()
+            assert (await upload).status == 202
+            assert carrier._child is child
+
+    asyncio.run(run())
+
+
 def test_an_upload_whose_courier_is_killed_is_carried_by_the_next_one(server: BodyServer) -> None:
     async def run() -> None:
         hold = server.hold("/up")

@@ -38,6 +38,8 @@ from unlockstep.net.courier.jobs import (
     FrameReader,
     Job,
     Order,
+    Ping,
+    Pong,
     Ready,
     Report,
     Result,
@@ -58,6 +60,14 @@ STARTS_MAX = 3
 BACKOFF_S_MIN = 0.1
 BACKOFF_S_MAX = 5.0
 """Pause before the child is started again: doubled every time, until one has lasted longer."""
+
+PING_S = 5.0
+"""How often a child is asked whether it takes what it is told."""
+
+PINGS_MAX = 12
+"""Pings in a row without an answer, a minute of the learner's own, after which it counts as dead. It answers at once,
+however long its jobs take. They are counted, and not the time, since a learner stands still and goes on together with
+its child."""
 
 ENDING_S_MAX = 1.0
 """Given to a child that has hung up, to end by itself."""
@@ -244,10 +254,11 @@ class ChildCarrier:
                     await child.begun.wait()
             if child.is_ready and not child.gone.is_set():
                 self._able.set()
-                await child.gone.wait()
+                await child.watch()
         finally:
+            stands = child.stands
             why = await child.end()
-        return child.is_ready, why
+        return child.is_ready, f"it has not answered {PINGS_MAX} times" if stands else why
 
     def _lose(self) -> None:
         """There is no child just now."""
@@ -275,6 +286,9 @@ class _Child:
         self.begun = asyncio.Event()
         """It is ready, or gone."""
         self.gone = asyncio.Event()
+        self.stands = False
+        """It lives and answers no more: somebody has stopped it."""
+        self._has_answered = False
         self._results: dict[int, asyncio.Future[Result]] = {}
         body = msgspec.msgpack.encode(setting)
         # Kept until it has been read: a descriptor must not be closed on its way everywhere (macOS).
@@ -305,6 +319,18 @@ class _Child:
             send_frame(self._end, order, None if memory is None else memory.descriptor)
         except OSError:
             self._lose()
+
+    async def watch(self) -> None:
+        """Until it is gone, or stands."""
+        unanswered = 0
+        while not (self.gone.is_set() or self.stands):
+            self._has_answered = False
+            self.say(Ping())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PING_S):
+                    await self.gone.wait()
+            unanswered = 0 if self._has_answered else unanswered + 1
+            self.stands = unanswered == PINGS_MAX and not self.gone.is_set()
 
     async def end(self) -> str:
         """End it, if it has not ended yet, however often this is called; says how it has. In its memory is nothing that
@@ -341,6 +367,8 @@ class _Child:
             self.is_ready = True
             self.begun.set()
             self._setting.close()
+        elif isinstance(report, Pong):
+            self._has_answered = True
         elif (result := self._results.get(report.number)) is not None and not result.done():
             result.set_result(report)
 

@@ -84,6 +84,10 @@ class Forget(_Message, frozen=True):
     handed_over: HandedOver
 
 
+class Ping(_Message, frozen=True):
+    """Answered at once by ``Pong``, whatever is under way."""
+
+
 class _Job(_Message, frozen=True):
     number: int
     """By which its result is known."""
@@ -140,7 +144,7 @@ class TakeState(_Job, frozen=True):
 
 
 Job: TypeAlias = Contribute | Seed | Fetch | GiveState | TakeState
-Order: TypeAlias = SetUp | TurnTo | Forget | Job
+Order: TypeAlias = SetUp | TurnTo | Forget | Ping | Job
 
 
 # ---------------------------------------------------------------------------------------------- from the courier
@@ -148,6 +152,10 @@ Order: TypeAlias = SetUp | TurnTo | Forget | Job
 
 class Ready(_Message, frozen=True):
     """It is set up: jobs may come."""
+
+
+class Pong(_Message, frozen=True):
+    """It takes what it is told."""
 
 
 class Passage(msgspec.Struct, frozen=True):
@@ -183,7 +191,7 @@ class Failed(_Message, frozen=True):
 
 
 Result: TypeAlias = Answered | Laid | Failed
-Report: TypeAlias = Ready | Result
+Report: TypeAlias = Ready | Pong | Result
 
 Read = TypeVar("Read")
 

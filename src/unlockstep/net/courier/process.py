@@ -23,7 +23,10 @@ from unlockstep.net.courier.jobs import (
     FrameReader,
     GiveState,
     Job,
+    Ping,
+    Pong,
     Ready,
+    Report,
     Setting,
     SetUp,
     TakeState,
@@ -78,7 +81,9 @@ def _serve(end: socket.socket) -> None:
                 case TurnTo():
                     office.porter.turn_to(order.url)
                 case Forget():
-                    office.porter.forget(order.handed_over)
+                    office.forget(order)
+                case Ping():
+                    office.say(Pong())
                 case GiveState() | TakeState():  # Large, and for once.
                     office.begin(order, _memory(order.size, descriptor))
                 case _:
@@ -91,20 +96,28 @@ class _Office:
     def __init__(self, end: socket.socket, porter: Porter) -> None:
         self._end = end
         self._lock = threading.Lock()
-        """Of the socket: results are written one after the other."""
+        """Of the socket: reports are written one after the other."""
         self._threads = ThreadPoolExecutor(THREADS_MAX, "unlockstep-job")
         self.porter = porter
-        send_frame(end, Ready())
+        self.say(Ready())
 
     def begin(self, job: Job, memory: Bytes) -> None:
         """Have a job carried out."""
         self._threads.submit(self._carry_out, job, [memory])
 
+    def forget(self, order: Forget) -> None:
+        """In a thread: it may have to wait for one that encodes."""
+        self._threads.submit(self.porter.forget, order.handed_over)
+
+    def say(self, report: Report) -> None:
+        """To the learner. If it is gone, whoever reads from the socket sees it too."""
+        with self._lock, suppress(OSError):
+            send_frame(self._end, report)
+
     def _carry_out(self, job: Job, memory: list[Bytes]) -> None:
         result = self.porter.carry_out(job, memory.pop())
         # Nobody works with the memory any more: the learner may use it again, or give it back to the system.
-        with self._lock, suppress(OSError):  # If the learner is gone, whoever reads from the socket sees it too.
-            send_frame(self._end, result)
+        self.say(result)
 
 
 class Mappings:

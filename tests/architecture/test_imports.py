@@ -44,7 +44,7 @@ IMPORTS = {
     "unlockstep.learners": "unlockstep.core unlockstep.config unlockstep.files unlockstep.learners.backend "
     "msgspec numpy safetensors torch",
     "unlockstep.data": "unlockstep.core numpy tokenizers",
-    "unlockstep.models": "unlockstep.core unlockstep.data safetensors torch transformers",
+    "unlockstep.models": "unlockstep.core unlockstep.data unlockstep.files safetensors torch transformers",
     # a syncer
     "unlockstep.promises": "unlockstep.core",
     "unlockstep.storehouse": "unlockstep.core unlockstep.config numpy",

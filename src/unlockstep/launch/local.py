@@ -35,7 +35,7 @@ from unlockstep.core.status import Status
 from unlockstep.launch.breaker import Breaker, Hands
 from unlockstep.launch.command_lines import CommandLines
 from unlockstep.launch.drill import Drill
-from unlockstep.launch.processes import Exit, Processes, Wakeup, last_lines
+from unlockstep.launch.processes import Exit, Processes, Wakeup
 from unlockstep.launch.restarts import EVALUATOR, SYNCER, Restarts
 
 POLL_S = 0.25
@@ -116,10 +116,13 @@ class StatusPoll:
         read: the question; raises UsageError if nobody answers.
         url: of the syncer.
         now_ns: the clock; monotonic.
+        first: the status until there is a newer one.
     """
 
-    def __init__(self, read: Callable[[str], Status], url: str, now_ns: Callable[[], int]) -> None:
-        self._answer: tuple[Status | None, int] = None, now_ns()
+    def __init__(
+        self, read: Callable[[str], Status], url: str, now_ns: Callable[[], int], first: Status | None = None
+    ) -> None:
+        self._answer: tuple[Status | None, int] = first, now_ns()
         """The newest, and when it was there. Both at once: it is set by the other thread."""
         self._read, self._url, self._now_ns = read, url, now_ns
         self._over = threading.Event()
@@ -191,8 +194,6 @@ class LocalRun:
         """Since when the syncer that runs listens; None: there is none, or it has not said so."""
         self._listens_until_ns = 0
         """If it has not said so by then, it never will."""
-        self._log_bytes = 0
-        """Length of its log when it was started."""
         self._syncer_starts = 0
         self._due: dict[str, int] = {}
         """Who is to be started (again), and when."""
@@ -230,8 +231,6 @@ class LocalRun:
         self._started.add(name)
         if name == SYNCER:
             self._syncer_starts += 1
-            log = self._processes.log(SYNCER)
-            self._log_bytes = log.stat().st_size if log.exists() else 0
             self._listens_until_ns = self._after_ns(LISTEN_S_MAX)
         self._processes.start(name, self._command(name))
         self._breaker.started(name)
@@ -243,7 +242,7 @@ class LocalRun:
         """The syncer comes first: everybody else needs it. Once it is there for the first time, they are started."""
         if self._listens_since_ns is not None or SYNCER not in self._processes.running:
             return None
-        found = _LISTENING.search("\n".join(last_lines(self._processes.log(SYNCER), 20, self._log_bytes)))
+        found = _LISTENING.search("\n".join(self._processes.said(SYNCER, 20)))
         if found is None:
             late = self._now_ns() > self._listens_until_ns
             return self._failed(f"the syncer said nothing for {LISTEN_S_MAX:g} s", SYNCER) if late else None
@@ -386,8 +385,8 @@ class LocalRun:
         to_mend = exited.status == ChildCode.USAGE
         pause_s = None if to_mend else self._restarts.pause_s(name, self._status, is_counted)
         if pause_s is None:
-            reason = " ".join(last_lines(self._processes.log(name), 1))
-            self._note(f"{name} {exited.sentence} and is not started again: {reason}")
+            said = "".join(f": {line}" for line in self._processes.said(name, 1))
+            self._note(f"{name} {exited.sentence} and is not started again{said}")
             return
         self._due[name] = self._after_ns(pause_s)
         self._note(f"{name} {exited.sentence}; started again in {pause_s:g} s")
@@ -433,14 +432,14 @@ class LocalRun:
 
     def _refused(self, name: str) -> Outcome:
         """The user's to mend: what the process said last is the sentence."""
-        said = last_lines(self._processes.log(name), 1)
+        said = self._processes.said(name, 1)
         sentence = said[0] if said else f"{name} exited with code 2; see {self._processes.log(name)}"
         return Outcome(Ending.REFUSED, sentence.removeprefix("error: "))
 
     def _failed(self, sentence: str, culprit: str) -> Outcome:
         log = self._processes.log(culprit)
-        said = "".join(f"\n    {line}" for line in last_lines(log, LOG_LINES_SHOWN))
-        ends = f"; {log} ends:{said}" if said else f"; {log} is empty"
+        said = "".join(f"\n    {line}" for line in self._processes.said(culprit, LOG_LINES_SHOWN))
+        ends = f"; {log} ends:{said}" if said else f"; {log} says no more"
         return Outcome(Ending.FAILED, sentence + ends)
 
     def _note(self, text: str) -> None:

@@ -118,6 +118,8 @@ class Processes:
         self._wakeup = wakeup
         self._now_ns = now_ns
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._said_from: dict[str, int] = {}
+        """Length of the log when whoever has the name was started."""
         self._lock = threading.RLock()
         """Held while somebody is signalled or reaped: a number that is free again may be another process's."""
 
@@ -142,6 +144,12 @@ class Processes:
         """Where a process of this name writes what it prints."""
         return self._folder / "logs" / f"{name}.log"
 
+    def said(self, name: str, count: int) -> list[str]:
+        """The last lines that are not empty of what the latest process of this name has printed, none of one before."""
+        if name not in self._said_from:
+            return []
+        return last_lines(self.log(name), count, self._said_from[name])
+
     def start(self, name: str, command: Sequence[str]) -> None:
         """Start ``command`` under a name that nobody running has."""
         assert name not in self._running, f"{name} is already running"
@@ -149,6 +157,7 @@ class Processes:
         try:
             path.parent.mkdir(exist_ok=True)
             with path.open("ab") as output:
+                self._said_from[name] = output.tell()
                 self._running[name] = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unlockstep.core.errors import UsageError
+from unlockstep.files import DISK_FULL
 from unlockstep.models.presets import PRESETS
 
 if TYPE_CHECKING:
@@ -190,6 +191,7 @@ def _from_config_file(spec: str, vocabulary_size: int) -> nn.Module:
         size = config.get_text_config().vocab_size
         model = AutoModelForCausalLM.from_config(config) if size >= vocabulary_size else None
     except Exception as error:  # transformers raises ValueError, KeyError, AttributeError and its own for a bad file
+        _require_room(error)
         raise UsageError(
             f"model.spec = {spec!r} with model_type {model_type!r} does not make a causal language model "
             f"({_first_words(error)}): mend the file or give another"
@@ -209,6 +211,7 @@ def _from_import_path(spec: str, vocabulary_size: int) -> nn.Module:
     try:
         factory = getattr(importlib.import_module(module_name), name, None)
     except Exception as error:  # importing runs the user's module, which may raise anything
+        _require_room(error)
         raise UsageError(
             f"model.spec = {spec!r}: importing {module_name!r} fails ({_first_words(error)}): "
             "mend the name or the module, or put its folder on PYTHONPATH"
@@ -226,12 +229,21 @@ def _from_import_path(spec: str, vocabulary_size: int) -> nn.Module:
     try:
         model = factory(**arguments)
     except Exception as error:  # whatever the user's function raises
+        _require_room(error)
         raise UsageError(f"model.spec = {spec!r} fails ({_first_words(error)}): mend {name!r}") from error
     if not isinstance(model, nn.Module):
         raise UsageError(
             f"model.spec = {spec!r} returned {type(model).__name__}: return a torch.nn.Module from {name!r}"
         )
     return model
+
+
+def _require_room(error: BaseException | None) -> None:
+    """Raises UsageError if an error, or what it comes from, is that of a full disk, which is no fault of the model."""
+    while error is not None:
+        if isinstance(error, OSError) and (error.errno in DISK_FULL or "temporary directory" in str(error)):
+            raise UsageError(f"the model cannot be built, for a disk is full ({error.strerror or error}): make room")
+        error = error.__cause__ or error.__context__
 
 
 def _first_words(error: Exception) -> str:

@@ -34,6 +34,8 @@ orders = plan.read_text().split(",") if plan.exists() else []
 plan.write_text(",".join(orders[1:]))
 signals = {signal.SIGTERM: 143, signal.SIGUSR1: 0, signal.SIGUSR2: 2}
 signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+if orders[:1] == ["silent"]:
+    sys.exit(1)
 print("started:", *arguments, flush=True)
 if role == "syncer" and orders[:1] not in (["mute"], ["1"]):
     print("listens on http://127.0.0.1:4711", flush=True)
@@ -327,6 +329,17 @@ def test_who_has_something_to_mend_in_the_middle_of_a_run_stays_away(stage: Stag
     stage.finish_when("learner-1 exited with code 2 and is not started again")
     assert stage.run(evaluator=False).ending is Ending.FINISHED
     assert len(stage.started("learner-1")) == 1
+
+
+@pytest.mark.parametrize("name", ["learner-1", "evaluator"])
+def test_what_an_earlier_life_has_said_is_no_reason(stage: Stage, name: str) -> None:
+    """As of one whose disk is full: it cannot say anything."""
+    stage.status = status(clock=5)
+    stage.plan(name, "stay", "silent")
+    stage.on_status = when_ready(stage, ["learner-0", name], lambda: stage.tell([name], signal.SIGKILL))
+    stage.finish_when("not started again")
+    stage.run(restarts_max=1, evaluator=name == "evaluator")
+    assert stage.notes[-1] == f"{name} exited with code 1 and is not started again"
 
 
 def test_an_address_of_an_earlier_start_is_not_taken_for_one_of_this(

@@ -85,6 +85,10 @@ def test_a_later_start_under_a_name_goes_on_in_its_file(processes: Processes, wa
         processes.start("a", shell(f"echo {number}"))
         exits(processes, wakeup)
     assert processes.log("a").read_text() == "1\n2\n"
+    assert processes.said("a", 5) == ["2"], "what an earlier one has said is no reason of this one's"
+    processes.start("a", shell("exit 1"))
+    exits(processes, wakeup)
+    assert processes.said("a", 5) == [] == processes.said("b", 5)
 
 
 def test_who_runs_is_on_record(processes: Processes, wakeup: Wakeup, tmp_path: Path) -> None:

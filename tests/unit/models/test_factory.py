@@ -229,6 +229,17 @@ def test_a_factory_that_raises_is_the_user_s_to_mend(tmp_path: Path, monkeypatch
         build_model("booming:boom", 256, 0)
 
 
+def test_a_full_disk_is_not_blamed_on_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "filled.py").write_text(
+        "def fill():\n    try:\n        raise OSError(28, 'No space left on device')\n"
+        "    except OSError:\n        raise RuntimeError('no cache')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UsageError, match=r"cannot be built, for .*No space left on device.*make room") as raised:
+        build_model("filled:fill", 256, 0)
+    assert "mend" not in str(raised.value)
+
+
 def test_a_preset_without_transformers_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UsageError, match="needs transformers, which is not installed here: pip install 'unlockstep"):

@@ -56,6 +56,9 @@ SCHEMA_VERSION = 1
 SYNCER = "syncer"
 """The target that is the syncer; no learner of a tape may be called so."""
 
+EVALUATOR = "evaluator"
+"""A process of a run beside its learners, of which nothing is done by a tape; nor may a learner be called so."""
+
 AT_NS_MAX = 2**62
 """The latest time a tape can name (146 years): twice of it still fits into 64 bits."""
 
@@ -336,8 +339,11 @@ class Tape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         if not is_learner_name(self.name):
             raise UsageError(f"the name of a tape is {_show(self.name)}; {spelling}")
         for learner in self.learners:
-            if not is_learner_name(learner) or learner == SYNCER:
-                raise UsageError(f"tape {self.name!r}: learners has {_show(learner)}; {spelling}, and not {SYNCER!r}")
+            if not is_learner_name(learner) or learner in (SYNCER, EVALUATOR):
+                raise UsageError(
+                    f"tape {self.name!r}: learners has {_show(learner)}; {spelling}, and not {SYNCER!r} or "
+                    f"{EVALUATOR!r}"
+                )
         if len(set(self.learners)) < len(self.learners):
             twice = max(self.learners, key=self.learners.count)
             raise UsageError(f"tape {self.name!r}: learners has {twice!r} twice; give each learner a name of its own")
@@ -594,6 +600,8 @@ def _check_values(action: Action, last_ns: int) -> None:
         raise UsageError(f"the action before it is at {_seconds(last_ns)} s; put the actions in the order of time")
     if not is_learner_name(target):
         raise UsageError(f"target is {_show(target)}; name a learner (letters, digits, _ and -) or {SYNCER!r}")
+    if target == EVALUATOR:
+        raise UsageError(f"target is {target!r}, which tapes leave alone; name a learner or {SYNCER!r}")
     match action:
         case Slow(factor=factor) if not FACTOR_MIN <= factor <= FACTOR_MAX:
             raise UsageError(f"factor is {factor}; it must be from {FACTOR_MIN:g} to {FACTOR_MAX:g}")

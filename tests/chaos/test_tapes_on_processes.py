@@ -183,7 +183,7 @@ def test_learners_join_leave_and_are_replaced(tmp_path: Path) -> None:
     assert joins(run, "c") == [(1, False)]
     assert [event.reason for event in of(LearnerDeparted, run, "c")][:1] == [DepartureReason.LEFT]
     assert (2, False) in joins(run, "b")
-    assert any(note.startswith("b-old-1 ") and "its name is another one's" in note for note in run.notes)
+    assert any(note.startswith("b.old-1 ") and "its name is another one's" in note for note in run.notes)
 
 
 def test_a_name_that_joins_again_waits_until_its_process_is_gone(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from unlockstep.core.status import Status
 from unlockstep.launch.breaker import Hands
 from unlockstep.launch.command_lines import CommandLines
 from unlockstep.launch.local import ENDING, POLL_S, STOP_S_MAX, ChildCode, Ending, Outcome, StatusPoll
-from unlockstep.launch.processes import Exit, Processes, Wakeup, last_lines
+from unlockstep.launch.processes import Exit, Processes, Wakeup
 from unlockstep.launch.restarts import Restarts
 from unlockstep.tape import SYNCER, Tape
 
@@ -35,6 +35,7 @@ class Guests:
         url: of the syncer.
         folder: for logs and checkpoints.
         played: file for what was played.
+        before: status of the run, when nobody had been started here.
         read_status: asks the syncer for its status; raises UsageError if nobody answers.
         note: told what happens, a line each.
         show: told how the run is, again and again.
@@ -50,6 +51,7 @@ class Guests:
         folder: Path,
         played: Path,
         *,
+        before: Status,
         read_status: Callable[[str], Status],
         note: Callable[[str], None],
         program: Sequence[str],
@@ -60,10 +62,10 @@ class Guests:
         self._url, self._folder = url, folder
         self._read_status, self._note, self._show, self._now_ns = read_status, note, show, now_ns
         self._lines, self._options = CommandLines(program, folder), tuple(options)
-        self._supervisor = Supervisor(tape, folder, played, now_ns)
+        self._supervisor = Supervisor(tape, folder, played, now_ns, before)
         self._restarts = Restarts(RESTARTS_MAX)
         self._due: dict[str, int] = {}
-        self._status: Status | None = None
+        self._status = before
 
     def run(self) -> Outcome:
         """From the first learner to the last. No process is left when this returns or raises."""
@@ -71,7 +73,7 @@ class Guests:
         with Wakeup() as wakeup, Processes(self._folder, wakeup, self._now_ns) as processes:
             self._wakeup, self._processes = wakeup, processes
             supervisor.enter(Hands(processes, self._launch, self._note))
-            poll = StatusPoll(self._read_status, self._url, self._now_ns)
+            poll = StatusPoll(self._read_status, self._url, self._now_ns, self._status)
             try:
                 for name in supervisor.learners:
                     self._launch(name)
@@ -104,13 +106,12 @@ class Guests:
             if self._wakeup.stop_signals:
                 first = self._wakeup.stop_signals[0]
                 return Outcome(Ending.INTERRUPTED, f"interrupted ({first.name})", first)
-            self._status = poll.latest
-            if self._status is not None:
-                self._show(self._status)
+            self._status = poll.latest or self._status
+            self._show(self._status)
             for exited in self._processes.take_exits():
                 if (outcome := self._on_exit(exited)) is not None:
                     return outcome
-            if self._status is not None and self._status.state in ENDING:
+            if self._status.state in ENDING:
                 return Outcome(Ending.FINISHED, "the run has ended")
             supervisor.act(*poll.aged(), is_ending=False)
             if supervisor.is_over:
@@ -126,20 +127,23 @@ class Guests:
         if exited.status in (ChildCode.DONE, ChildCode.ASKED_TO_END):
             self._note(f"{name} has left")
             return None
-        said = " ".join(last_lines(self._processes.log(name), 1)).removeprefix("error: ")
+        said = " ".join(self._processes.said(name, 1)).removeprefix("error: ")
         if exited.status == ChildCode.USAGE and not self._supervisor.has_more:
             return Outcome(Ending.REFUSED, said or f"{name} exited with code 2; see {self._processes.log(name)}")
         pause_s = self._restarts.pause_s(name, self._status, exited.status != ChildCode.UNANSWERED)
         if pause_s is None:
-            self._note(f"{name} {exited.sentence} and is not started again: {said}")
+            sentence = f"{name} {exited.sentence} and is not started again" + (f": {said}" if said else "")
+            if not self._supervisor.has_more:  # The tape would wait for it for ever.
+                return Outcome(Ending.FAILED, sentence)
+            self._note(sentence)
             return None
         self._due[name] = self._now_ns() + int(pause_s * NANOSECONDS_PER_SECOND)
         self._note(f"{name} {exited.sentence}; started again in {pause_s:g} s")
         return None
 
 
-def require_playable(tape: Tape, url: str, status: Callable[[], Status]) -> None:
-    """Whether a tape can be played on guests of the run at ``url``, before anything is started.
+def require_playable(tape: Tape, url: str, status: Callable[[], Status]) -> Status:
+    """Whether a tape can be played on guests of the run at ``url``, before anything is started; the status of the run.
 
     Raises:
         UsageError: it does something to the syncer, a name is taken, the run is over, the address is not plain HTTP, or
@@ -161,3 +165,4 @@ def require_playable(tape: Tape, url: str, status: Callable[[], Status]) -> None
             f"tape {tape.name!r} has {taken[0]}, but a learner of that name is in the run and was not started here; "
             "give the tape's learners names of their own"
         )
+    return state

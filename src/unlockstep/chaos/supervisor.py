@@ -46,15 +46,25 @@ class Supervisor:
         folder: of the run.
         played: file for what was played, ``.jsonl``.
         now_ns: the clock; monotonic.
+        before: of the run, when none of the tape's learners had been started.
     """
 
-    def __init__(self, tape: Tape, folder: Path, played: Path, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(
+        self,
+        tape: Tape,
+        folder: Path,
+        played: Path,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+        before: Status | None = None,
+    ) -> None:
         self.learners = tape.learners
         self.tape = tape
         self._shares = shares(tape)
         self._folder = folder
         self._written = PlayedTape(tape, played)
         self._now_ns = now_ns
+        self._steps_before = {} if before is None else {each.learner: each.steps for each in before.learners}
+        """Of others who went by these names; the syncer counts on."""
         self._standing = Standing(tape.learners)
         """After what was played."""
         self._next = 0
@@ -77,8 +87,8 @@ class Supervisor:
 
     @property
     def has_more(self) -> bool:
-        """Whether actions are to come."""
-        return self._began_ns is not None and not self._is_over
+        """Whether actions are to come. A tape that begins without learners waits for none."""
+        return (self._began_ns is not None or not self.learners) and not self._is_over
 
     def share(self, name: str) -> tuple[int, int]:
         return self._shares[name]
@@ -178,7 +188,8 @@ class Supervisor:
             self._hands.note("the tape never began: not all of its learners have trained")
         elif not self._is_over:
             self._written.end(self._now_ns() - self._began_ns)
-            self._hands.note(tapes.cut_short(self.tape, left))
+            if left:  # Otherwise it is only its calm end that is missing.
+                self._hands.note(tapes.cut_short(self.tape, left))
         self._is_over = True
         self._gait.close()
         for name in sorted(self._full):
@@ -202,8 +213,11 @@ class Supervisor:
     # ------------------------------------------------------------------------------------------- the tape
 
     def _all_train(self, status: Status) -> bool:
-        steps = {learner.learner: learner.steps for learner in status.learners}
-        return all(steps.get(name, 0) > 0 for name in self.tape.learners)
+        """Whether all who are there at the start are at work and have taken a step since this command began."""
+        known = {learner.learner: learner for learner in status.learners}
+        there = [known[name] for name in self.tape.learners if name in known and known[name].state == "live"]
+        trained = [each for each in there if each.steps > self._steps_before.get(each.learner, 0)]
+        return len(trained) == len(self.tape.learners)
 
     def _due_ns(self) -> int:
         assert self._began_ns is not None
@@ -302,9 +316,10 @@ class Supervisor:
                 self._hands.launch(name)
 
     def _lose_sight(self, name: str) -> None:
-        """The old process keeps its link, which is cut for a while, and its disk and clock; the name gets new ones."""
+        """The old process keeps its link, which is cut for a while, and its disk and clock; the name gets new ones. No
+        learner can be called as it is from now on."""
         self._replaced[name] += 1
-        old = f"{name}-old-{self._replaced[name]}"
+        old = f"{name}.old-{self._replaced[name]}"
         self._hands.processes.rename(name, old)
         self._elders[old] = name
         self._unseen[old] = self._now_ns() + tapes.UNSEEN_NS

@@ -19,6 +19,7 @@ from unlockstep.cli.trust import Trust, require_trusted
 
 if TYPE_CHECKING:
     from unlockstep.core.status import Status
+    from unlockstep.launch.folders import NewFolder
     from unlockstep.launch.local import Outcome
     from unlockstep.tape import Tape
 
@@ -46,23 +47,32 @@ def chaos(
     from unlockstep.cli.access import client_security
     from unlockstep.cli.assembly import require_torch
     from unlockstep.cli.run_folder import TAPE_FILE
-    from unlockstep.core.errors import UsageError
+    from unlockstep.core.errors import Unanswered, UsageError
     from unlockstep.launch.local import Ending
-    from unlockstep.net.clients.observer import read_config, read_status
+    from unlockstep.net.access.roles import TRAINS
+    from unlockstep.net.access.security import IF_TLS
+    from unlockstep.net.clients.observer import read_about, read_config, read_status
 
     require_torch("chaos")
     played = tapes.read(tape)
     security = client_security(None, None, None, token_file)
-    require_playable(played, url, lambda: read_status(url, run, security))
+    try:
+        before = require_playable(played, url, lambda: read_status(url, run, security))
+        role = read_about(url, security).role
+    except Unanswered as error:  # To write https:// would be no way out.
+        raise Unanswered(str(error).replace(IF_TLS, "if it speaks TLS, its links cannot be broken")) from None
+    if role not in {each.value for each in TRAINS}:
+        raise UsageError(f"the token shown has the role {role}, which does not train; give a learner's (--token-file)")
     # Every learner would refuse this by itself, when there is a folder and others have begun.
     config = run_config.loads(read_config(url, run, security), source=f"the configuration from {url}")
     require_trusted(config, trust_syncer)
-    folder = _new_folder(out, played.name)
+    folder, new = _new_folder(out, played.name)
     options = ["--trust-syncer"] if trust_syncer else []
     options += ["--run", run] if run is not None else []
     options += ["--token-file", str(token_file)] if token_file is not None else []
-    outcome = _play(played, url, folder, lambda url: read_status(url, run, security), options, plain)
+    outcome = _play(played, url, folder, before, lambda url: read_status(url, run, security), options, plain)
     if outcome.ending is Ending.REFUSED:
+        new.remove()
         raise UsageError(outcome.sentence)
     if outcome.ending is Ending.FAILED:
         raise exits.RunFailed(outcome.sentence)
@@ -75,6 +85,7 @@ def _play(
     tape: Tape,
     url: str,
     folder: Path,
+    before: Status,
     read_status: Callable[[str], Status],
     options: list[str],
     plain: bool,
@@ -96,6 +107,7 @@ def _play(
             url,
             folder,
             folder / TAPE_FILE,
+            before=before,
             read_status=read_status,
             note=lambda text: watcher.note(text, time.monotonic_ns()),
             show=lambda status: watcher.show(status, time.monotonic_ns()),
@@ -107,12 +119,14 @@ def _play(
     return outcome
 
 
-def _new_folder(out: Path | None, tape: str) -> Path:
-    """Made, and empty. Raises UsageError otherwise."""
+def _new_folder(out: Path | None, tape: str) -> tuple[Path, NewFolder]:
+    """Made, and empty; and how it is removed again. Raises UsageError otherwise."""
     from unlockstep.cli.run_folder import RUNS_FOLDER
     from unlockstep.core.errors import UsageError
+    from unlockstep.launch.folders import NewFolder
 
     folder = out or Path(RUNS_FOLDER) / f"chaos-{tape}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    made = [path for path in (*reversed(folder.parents), folder) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         is_used = any(folder.iterdir())
@@ -120,4 +134,4 @@ def _new_folder(out: Path | None, tape: str) -> Path:
         raise UsageError(f"folder {folder} cannot be made ({error.strerror}); choose another with --out") from None
     if is_used:
         raise UsageError(f"folder {folder} is not empty; choose another with --out")
-    return folder
+    return folder, NewFolder(folder, made)

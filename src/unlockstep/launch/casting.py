@@ -35,5 +35,7 @@ def cast(config: RunConfig, tape: Tape, learners: int | None = None) -> RunConfi
 
 
 def shares(tape: Tape) -> dict[str, tuple[int, int]]:
-    """(shard, shards) of everyone on the tape. Those who join later share with those who were there at the start."""
-    return {name: (number, len(tape.learners)) for number, name in enumerate(tape.cast)}
+    """(shard, shards) of everyone on the tape. Those who join later share with those who were there at the start, and
+    with one another if nobody was."""
+    count = len(tape.learners) or len(tape.cast)
+    return {name: (number, count) for number, name in enumerate(tape.cast)}

@@ -59,6 +59,24 @@ def test_what_cannot_be_done_any_more_is_left_out_and_what_was_done_is_a_tape(tm
     assert played.end_ns >= played.actions[-1].at_ns >= 5 * SECOND_NS
 
 
+def test_a_tape_waits_for_its_own_learners_and_not_for_what_others_of_that_name_did(tmp_path: Path) -> None:
+    tape = Tape(name="again", learners=("a",), end_ns=SECOND_NS)
+    before = status(learners=(learner_status("a", steps=40, state="left"),))
+    notes: list[str] = []
+    supervisor = Supervisor(tape, tmp_path, tmp_path / "tape.jsonl", before=before)
+    with Wakeup() as wakeup, Processes(tmp_path, wakeup) as processes:
+        supervisor.enter(Hands(processes, notes.append, notes.append))
+        supervisor.act(before, 0, is_ending=False)
+        supervisor.act(status(learners=(learner_status("a", steps=40),)), 0, is_ending=False)
+        supervisor.act(status(learners=(learner_status("a", steps=41, state="away"),)), 0, is_ending=False)
+        assert notes == [] and not supervisor.has_more
+        supervisor.act(status(learners=(learner_status("a", steps=41),)), 0, is_ending=False)
+        assert supervisor.has_more
+        supervisor.release()
+        supervisor.close()
+    assert notes == ["the tape again begins; it lasts 1 s"], "nothing was left to play"
+
+
 def _exits(processes: Processes, wakeup: Wakeup) -> list:  # type: ignore[type-arg]
     while not (ended := processes.take_exits()):
         wakeup.wait(60.0)

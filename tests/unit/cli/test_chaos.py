@@ -50,6 +50,8 @@ def test_a_run_with_a_tape_has_its_learners_and_no_drill(
     ("text", "sentence"),
     [
         ('name = "t"\nlearners = []\n[[action]]\nat_s = 1\ndo = "join"\ntarget = "a"', "begins without learners"),
+        ('name = "t"\nlearners = ["evaluator", "a"]', "and not 'syncer' or 'evaluator'"),
+        (TAPE + '[[action]]\nat_s = 1\ndo = "join"\ntarget = "evaluator"', "target is 'evaluator', which tapes leave"),
         (TAPE + '[[action]]\nat_s = 1\ndo = "continue"\ntarget = "a"', "a is running by then"),
         (TAPE + '[[action]]\nat_s = 1\ndo = "delay"\ntarget = "a"\nseconds = 99', "it must be from 0"),
         (TAPE + '[[action]]\nat_s = 1\ndo = "jump"\ntarget = "a"\nseconds = -2e9', "it must be from -1e+09 to 1e+09"),
@@ -69,7 +71,7 @@ def test_a_tape_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_links_to_tls_cannot_be_broken(capsys: pytest.CaptureFixture[str], tape: str) -> None:
-    assert "without TLS" in complaint(capsys, "chaos", "https://127.0.0.1:1", "--tape", tape)
+    assert "play the tape on a run without TLS" in complaint(capsys, "chaos", "https://127.0.0.1:1", "--tape", tape)
 
 
 def test_without_a_syncer_nothing_is_started(tmp_path: Path, capsys: pytest.CaptureFixture[str], tape: str) -> None:

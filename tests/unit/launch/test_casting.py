@@ -32,5 +32,10 @@ def test_a_tape_that_begins_with_nobody_is_refused() -> None:
         cast(RunConfig(), empty)
 
 
+def test_who_joins_a_tape_that_begins_with_nobody_shares_with_the_others() -> None:
+    tape = Tape(name="t", learners=(), actions=(Join(at_ns=1, target="a"), Join(at_ns=2, target="b")))
+    assert shares(tape) == {"a": (0, 2), "b": (1, 2)}
+
+
 def test_those_who_join_share_the_text_of_those_who_were_there() -> None:
     assert shares(TAPE) == {"b": (0, 2), "a": (1, 2), "c": (2, 2)}

@@ -41,8 +41,8 @@ Permissions = Mapping[tuple[str, str], frozenset[Role] | None]
 """By method and route (``canonical``), who may; None: everybody, even without a token."""
 
 EVERY_ROLE = frozenset(Role)
-_TRAINS = frozenset({Role.LEARNER, Role.ADMIN})
-_READS_PARAMETERS = _TRAINS | {Role.EVALUATOR}
+TRAINS = frozenset({Role.LEARNER, Role.ADMIN})
+_READS_PARAMETERS = TRAINS | {Role.EVALUATOR}
 _WATCHES = frozenset({Role.EVALUATOR, Role.OBSERVER, Role.ADMIN})
 _ADMIN = frozenset({Role.ADMIN})
 
@@ -65,15 +65,15 @@ PERMISSIONS: Permissions = {
     ("GET", api.RUNS_ROUTE): EVERY_ROLE,
     ("GET", api.STATUS_ROUTE): EVERY_ROLE,
     ("GET", api.CONFIG_ROUTE): EVERY_ROLE,
-    ("GET", api.CONTROL_ROUTE): _TRAINS,
+    ("GET", api.CONTROL_ROUTE): TRAINS,
     ("GET", api.CONTROL_ROUTE + OBSERVES): _WATCHES,
     ("GET", canonical(api.VERSION_ROUTE)): _READS_PARAMETERS,
     ("GET", canonical(api.VERSION_DIGESTS_ROUTE)): _READS_PARAMETERS,
-    ("PUT", canonical(api.VERSION_ROUTE)): _TRAINS,
-    ("PUT", canonical(api.CONTRIBUTION_ROUTE)): _TRAINS,
-    ("PUT", canonical(api.STATE_ROUTE)): _TRAINS,
-    ("GET", canonical(api.STATE_ROUTE)): _TRAINS,
-    ("GET", canonical(api.STATE_DIGESTS_ROUTE)): _TRAINS,
+    ("PUT", canonical(api.VERSION_ROUTE)): TRAINS,
+    ("PUT", canonical(api.CONTRIBUTION_ROUTE)): TRAINS,
+    ("PUT", canonical(api.STATE_ROUTE)): TRAINS,
+    ("GET", canonical(api.STATE_ROUTE)): TRAINS,
+    ("GET", canonical(api.STATE_DIGESTS_ROUTE)): TRAINS,
     ("POST", api.STOP_ROUTE): _ADMIN,
 }
 
@@ -84,13 +84,13 @@ STANDBY_PERMISSIONS: Permissions = {
 """A syncer that stands by says where the one is that leads, to whoever has a token."""
 
 _SAYS: Mapping[type[LearnerMessage], frozenset[Role]] = {
-    Join: _TRAINS,
-    Heartbeat: _TRAINS,
-    Progress: _TRAINS,
-    Leaving: _TRAINS,
-    Leave: _TRAINS,
-    StateWanted: _TRAINS,
-    StateDeclined: _TRAINS,
+    Join: TRAINS,
+    Heartbeat: TRAINS,
+    Progress: TRAINS,
+    Leaving: TRAINS,
+    Leave: TRAINS,
+    StateWanted: TRAINS,
+    StateDeclined: TRAINS,
     Evaluation: frozenset({Role.EVALUATOR, Role.ADMIN}),
 }
 

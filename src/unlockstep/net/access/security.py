@@ -44,6 +44,10 @@ _BEARER = "Bearer "
 _log = logging.getLogger(__name__)
 
 
+IF_TLS = "if it speaks TLS, write https://"
+"""What may be the matter if what is at an address without TLS hangs up."""
+
+
 @dataclass(frozen=True)
 class ClientSecurity:
     """How a client knows its syncer, and the syncer the client.
@@ -134,7 +138,7 @@ class ClientSecurity:
         if not is_cut and tls.tls_error(error) is None:
             return None
         if not url.startswith("https://"):
-            return "if it speaks TLS, write https://"
+            return IF_TLS
         if self.cert is None:
             return "if it asks for certificates (--client-ca), give --cert and --key (in Python: cert= and key=)"
         return "if its audit.jsonl says that it does not accept the certificate shown, give another with --cert, --key"

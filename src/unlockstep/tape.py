@@ -13,6 +13,10 @@
     {"schema":1,"name":"one_crash","learners":["a","b"],"end_ns":20500000000}       JSON lines, for machines
     {"do":"kill","at_ns":20500000000,"target":"a"}
 
+A tape that is being played is JSON lines, too: its header says ``"end_ns":0``, the time of the last action, whichever
+that is by then, and ``began_ns``. Each further action is a line behind it. A last line without its line break is a write
+that a crash cut short, and counts for nothing.
+
 Decides the actions, the two file formats, and which stories make sense. Does not decide how an action is carried out
 (``sim.world`` does for virtual time) and knows nothing of the protocol. Once built, a tape is valid: nothing checks it
 again.
@@ -405,11 +409,12 @@ def dumps_toml(tape: Tape) -> str:
     return "\n".join(tables)
 
 
-def dumps_lines(tape: Tape) -> str:
-    """A tape as JSON lines. ``loads(dumps_lines(tape), "jsonl") == tape``."""
+def dumps_lines(tape: Tape, *, goes_on: bool = False) -> str:
+    """A tape as JSON lines. ``loads(dumps_lines(tape), "jsonl") == tape``. ``goes_on``: lines of further actions
+    (``dumps_action``) may be written behind it, and it ends with the last of them."""
     header = {"schema": SCHEMA_VERSION, "name": tape.name, "about": tape.about, "learners": tape.learners}
     began = {} if tape.began_ns is None else {"began_ns": tape.began_ns}
-    records = ({**header, "end_ns": tape.end_ns, **began}, *tape.actions)
+    records = ({**header, "end_ns": 0 if goes_on else tape.end_ns, **began}, *tape.actions)
     return "".join(msgspec.json.encode(record).decode() + "\n" for record in records)
 
 
@@ -464,16 +469,25 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _loads_lines(text: str, source: str) -> Tape:
-    records = []
-    for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
+    records: list[Any] = []
+    lines = text.removesuffix("\n").split("\n")
+    for number, line in enumerate(lines, start=1):
         try:
             records.append(msgspec.json.decode(line))
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            if number == len(lines) and not text.endswith("\n") and _goes_on(records):
+                break  # Cut short.
             raise UsageError(f"{source}, line {number} is not JSON ({error}); correct it there") from None
     header = _header(records[0], f"{source}, line 1", "jsonl")
     behind = enumerate(records[1:], start=2)
     actions = (_action(record, f"{source}, line {number}", "jsonl") for number, record in behind)
     return _tape(header, tuple(actions), source)
+
+
+def _goes_on(records: list[Any]) -> bool:
+    """Whether the header, if there is one, is that of a tape which was being played when it was written."""
+    header = records[0] if records else None
+    return isinstance(header, dict) and header.get("end_ns") == 0 and header.get("began_ns") is not None
 
 
 def _loads_toml(text: str, source: str) -> Tape:

@@ -75,7 +75,7 @@ IMPORTS = {
     "unlockstep.launch": "unlockstep.core unlockstep.config unlockstep.tape msgspec",
     "unlockstep.virtual": "unlockstep.core unlockstep.config unlockstep.files unlockstep.runlog unlockstep.tape "
     "unlockstep.learners.backend unlockstep.launch unlockstep.sim cloudpickle msgspec numpy torch",
-    "unlockstep.chaos": "unlockstep.core unlockstep.launch unlockstep.orphans unlockstep.tape msgspec",
+    "unlockstep.chaos": "unlockstep.core unlockstep.files unlockstep.launch unlockstep.orphans unlockstep.tape msgspec",
     "unlockstep.integrations": "unlockstep.core unlockstep.config unlockstep.data unlockstep.learners unlockstep.loop "
     "unlockstep.net msgspec numpy torch transformers",
     "unlockstep.cli": "*",

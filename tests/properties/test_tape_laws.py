@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import msgspec
 import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
 from unlockstep import tape
+from unlockstep.chaos.supervisor import PlayedTape
 from unlockstep.core.errors import UsageError
 from unlockstep.tape import (
     KINDS,
@@ -73,6 +77,34 @@ def tapes(draw: st.DrawFn) -> Tape:
 def test_a_tape_reads_back_equal_from_both_formats(valid: Tape) -> None:
     assert tape.loads(tape.dumps_toml(valid), "toml") == valid
     assert tape.loads(tape.dumps_lines(valid), "jsonl") == valid
+
+
+@given(tapes(), st.integers(0, tape.AT_NS_MAX))
+def test_what_was_played_is_a_tape_after_every_action_and_every_byte(whole: Tape, log_ns: int) -> None:
+    """A kill may cut short the line that is being written: the file then is the tape that it was before."""
+    with tempfile.TemporaryDirectory() as folder:
+        path, notes = Path(folder) / "tape.jsonl", []
+        played = PlayedTape(whole, path, notes.append)
+        assert not path.exists()
+        played.begin(log_ns)
+        done: tuple[Action, ...] = ()
+        for action in whole.actions:
+            before, text_before = part_of(whole, done, log_ns), path.read_text(encoding="utf-8")
+            assert tape.read(path) == before
+            played.add(action, action.at_ns)
+            text = path.read_text(encoding="utf-8")
+            done = (*done, action)
+            assert text.startswith(text_before)
+            for end in {len(text_before), len(text_before) + 1, len(text) - 2}:
+                assert tape.loads(text[:end], "jsonl") == before
+            assert tape.read(path) == part_of(whole, done, log_ns)
+        played.end(whole.end_ns)
+        assert tape.read(path) == msgspec.structs.replace(whole, began_ns=log_ns)
+        assert notes == []
+
+
+def part_of(whole: Tape, actions: tuple[Action, ...], log_ns: int) -> Tape:
+    return Tape(name=whole.name, about=whole.about, learners=whole.learners, actions=actions, began_ns=log_ns)
 
 
 @given(st.integers(0, 30 * 86_400 * 10**9))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from unlockstep import tape
@@ -510,3 +511,13 @@ def test_a_run_may_begin_empty_if_somebody_joins() -> None:
     assert "target is 'a b'; name a learner (letters, digits, _ and -) or 'syncer'" in complaint(
         Join(at_ns=1, target="a b")
     )
+
+
+def test_a_last_line_that_was_cut_short_counts_for_nothing_only_if_the_tape_was_being_played() -> None:
+    played = story(Kill(at_ns=SECOND, target="a"), Kill(at_ns=2 * SECOND, target="b"))
+    cut = tape.dumps_lines(msgspec.structs.replace(played, began_ns=7), goes_on=True)[:-4]
+    read = tape.loads(cut, "jsonl")
+    assert read.actions == played.actions[:1] and read.end_ns == SECOND
+    for text in (cut + "\n", tape.dumps_lines(played)[:-4], tape.dumps_lines(played, goes_on=True)[:-4]):
+        with pytest.raises(UsageError, match="line 3 is not JSON"):
+            tape.loads(text, "jsonl")

@@ -13,6 +13,8 @@ Only processes that the run's ``Processes`` has started are ever touched.
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -26,6 +28,7 @@ from unlockstep.chaos.knobs import Knobs
 from unlockstep.chaos.proxy import Links, Way
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 from unlockstep.core.status import Status
+from unlockstep.files import whole
 from unlockstep.launch.breaker import Claim, Hands
 from unlockstep.launch.casting import shares
 from unlockstep.launch.processes import Exit
@@ -61,7 +64,7 @@ class Supervisor:
         self.tape = tape
         self._shares = shares(tape)
         self._folder = folder
-        self._written = PlayedTape(tape, played)
+        self._written = PlayedTape(tape, played, lambda text: self._hands.note(text))
         self._now_ns = now_ns
         self._steps_before = {} if before is None else {each.learner: each.steps for each in before.learners}
         """Of others who went by these names; the syncer counts on."""
@@ -351,43 +354,69 @@ class Supervisor:
 class PlayedTape:
     """What was played, as a file that is a tape at every moment.
 
+    A disk that is full ends no run: that it cannot be written is said once, and it is made good when there is room.
+
     Args:
         tape: what was to be played.
         path: of the file.
+        note: told, a line, that it cannot be written.
     """
 
-    def __init__(self, tape: Tape, path: Path) -> None:
+    def __init__(self, tape: Tape, path: Path, note: Callable[[str], None]) -> None:
         self._tape = tape
         self._path = path
+        self._note = note
         self._actions: list[Action] = []
         self._began_ns: int | None = None
+        self._is_behind = True
+        """Something that was played is not in the file, or only a part of its line."""
+        self._is_told = False
 
     def begin(self, log_ns: int) -> None:
         """It is played from now on, which is this time in the log of the run."""
         self._began_ns = log_ns
+        self._try(self._write)
 
     def add(self, action: Action, at_ns: int) -> None:
         """An action, and when it was done, since the tape began."""
         done = msgspec.structs.replace(action, at_ns=at_ns)
         self._actions.append(done)
-        if len(self._actions) == 1:
-            self._write(0)
-            return
-        with self._path.open("ab") as file:
-            file.write(tapes.dumps_action(done))
+        self._try(self._write if self._is_behind else lambda: self._append(done))
 
     def end(self, at_ns: int) -> None:
         """No more is played."""
         last_ns = self._actions[-1].at_ns if self._actions else 0
-        self._write(max(last_ns, at_ns))
+        self._try(lambda: self._write(max(last_ns, at_ns)))
 
-    def _write(self, end_ns: int) -> None:
+    def _try(self, write: Callable[[], None]) -> None:
+        if not self._tape.learners and not any(isinstance(action, tapes.Join) for action in self._actions):
+            return  # It is a tape once somebody has joined.
+        try:
+            write()
+            self._is_behind = False
+        except OSError as error:
+            self._is_behind = True
+            if not self._is_told:
+                self._is_told = True
+                reason = error.strerror or error
+                self._note(f"{self._path} cannot be written ({reason}); the run goes on, and it lacks what is played")
+
+    def _append(self, action: Action) -> None:
+        """One write, unbuffered: what comes of it if it fails is at most the beginning of a line."""
+        line = tapes.dumps_action(action)
+        with self._path.open("ab", buffering=0) as file:
+            if file.write(line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _write(self, end_ns: int | None = None) -> None:
         played = Tape(
             name=self._tape.name,
             about=self._tape.about,
             learners=self._tape.learners,
             actions=tuple(self._actions),
-            end_ns=end_ns,
+            end_ns=end_ns or 0,
             began_ns=self._began_ns,
         )
-        tapes.write(played, self._path)
+        text = tapes.dumps_lines(played, goes_on=end_ns is None)
+        with whole(self._path) as partial:
+            partial.write_text(text, encoding="utf-8")

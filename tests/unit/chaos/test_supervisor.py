@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from support.full_disk import files_of_at_most
 from support.statuses import learner_status, status
 from unlockstep import tape as tapes
-from unlockstep.chaos.supervisor import Supervisor
+from unlockstep.chaos.supervisor import PlayedTape, Supervisor
 from unlockstep.launch.breaker import Hands
 from unlockstep.launch.processes import Processes, Wakeup
 from unlockstep.tape import Continue, Jump, Kill, Restart, Stop, Tape
@@ -75,6 +76,25 @@ def test_a_tape_waits_for_its_own_learners_and_not_for_what_others_of_that_name_
         supervisor.release()
         supervisor.close()
     assert notes == ["the tape again begins; it lasts 1 s"], "nothing was left to play"
+
+
+def test_a_tape_that_cannot_be_written_ends_nothing_and_is_made_good_when_there_is_room(tmp_path: Path) -> None:
+    actions = tuple(Jump(at_ns=number * SECOND_NS, target="a", seconds=1.0) for number in range(1, 6))
+    path, notes = tmp_path / "tape.jsonl", []
+    played = PlayedTape(Tape(name="long", learners=("a",), actions=actions), path, notes.append)
+    played.begin(7)
+    played.add(actions[0], SECOND_NS)
+    with files_of_at_most(path.stat().st_size + 10):
+        for action in actions[1:3]:
+            played.add(action, action.at_ns)
+        played.end(3 * SECOND_NS)
+    assert notes == [f"{path} cannot be written (No space left on device); the run goes on, and it lacks what is played"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["tape.jsonl"]
+    assert tapes.read(path).actions == actions[:1], "and the beginning of a line"
+    played.add(actions[3], 4 * SECOND_NS)
+    played.add(actions[4], 5 * SECOND_NS)
+    assert tapes.read(path).actions == actions
+    assert len(notes) == 1
 
 
 def _exits(processes: Processes, wakeup: Wakeup) -> list:  # type: ignore[type-arg]

@@ -455,13 +455,16 @@ def load(path: str | Path) -> RunConfig:
     return loads(text, source=f"configuration file {path}")
 
 
-def loads(text: str, source: str = "the configuration") -> RunConfig:
-    """The configuration in a TOML text, which complaints call ``source``. Raises ConfigError as ``load`` does."""
+def loads(text: str, source: str | None = None) -> RunConfig:
+    """The configuration in a TOML text; complaints begin with ``source``. Raises ConfigError as ``load`` does."""
     try:
         settings = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"{source} is not TOML ({error}); correct it there") from None
-    return _build(settings)
+        raise ConfigError(f"{source or 'the configuration'} is not TOML ({error}); correct it there") from None
+    try:
+        return _build(settings)
+    except ConfigError as error:
+        raise ConfigError(str(error) if source is None else f"{source}: {error}") from None
 
 
 def dumps(config: RunConfig) -> str:

@@ -36,7 +36,8 @@ def whole(path: Path, previous: Path | None = None) -> Iterator[Path]:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        yield partial
+        with named(path):
+            yield partial
         _force_to_disk(partial)
         if previous is not None:
             with suppress(FileNotFoundError):
@@ -46,6 +47,17 @@ def whole(path: Path, previous: Path | None = None) -> Iterator[Path]:
     finally:
         with suppress(OSError, ValueError):
             partial.unlink()
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """An OSError that ends the block says what file it is of: that of a write, as to a full disk, does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def remove_partial(path: Path) -> None:

@@ -32,7 +32,7 @@ import msgspec
 
 from unlockstep.core.errors import UsageError
 from unlockstep.core.events import Event, RunSeeded
-from unlockstep.files import DISK_FULL
+from unlockstep.files import DISK_FULL, named
 
 SCHEMA_VERSION = 3
 SCHEMAS_READ = (1, 2, SCHEMA_VERSION)
@@ -162,11 +162,12 @@ class RunLogWriter:
     def write(self, events: Iterable[Event]) -> None:
         """Append events. They are in the file after ``flush`` or ``close``, or when the buffer is full."""
         size = self._mark.bytes
-        for event in events:
-            size += self._file.write(_encoder.encode(event) + b"\n")
+        with named(self._path):
+            for event in events:
+                size += self._file.write(_encoder.encode(event) + b"\n")
         self._mark = Mark(self._mark.file, size)
         if size > PART_BYTES_MAX:
-            self._file.close()
+            self.close()
             self._begin(self._mark)
 
     def confirm(self) -> None:
@@ -189,11 +190,13 @@ class RunLogWriter:
 
     def flush(self) -> None:
         """Hand everything written so far to the operating system, where it outlives this process."""
-        self._file.flush()
+        with named(self._path):
+            self._file.flush()
 
     def close(self) -> None:
         """Flush and close; doing it again changes nothing."""
-        self._file.close()
+        with named(self._path):
+            self._file.close()
 
     def __enter__(self) -> Self:
         return self

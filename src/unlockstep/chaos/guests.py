@@ -75,15 +75,25 @@ class Guests:
             supervisor.enter(Hands(processes, self._launch, self._note))
             poll = StatusPoll(self._read_status, self._url, self._now_ns, self._status)
             try:
-                for name in supervisor.learners:
-                    self._launch(name)
-                outcome = self._look_after(poll)
-                supervisor.release()
+                outcome = self._play(poll)
                 processes.stop(list(processes.running), STOP_S_MAX)
             finally:
                 poll.stop()
                 supervisor.close()
         return outcome
+
+    def _play(self, poll: StatusPoll) -> Outcome:
+        """Until nobody is broken any more, whatever is in the way."""
+        try:
+            for name in self._supervisor.learners:
+                self._launch(name)
+            outcome = self._look_after(poll)
+            self._supervisor.release()
+            return outcome
+        except (UsageError, OSError) as error:
+            if not self._supervisor.has_begun:
+                raise
+            return Outcome(Ending.FAILED, f"the tape cannot be played on: {error}")
 
     def _launch(self, name: str) -> None:
         self._due[name] = self._now_ns()

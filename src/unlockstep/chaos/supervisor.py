@@ -93,6 +93,11 @@ class Supervisor:
         """Whether actions are to come. A tape that begins without learners waits for none."""
         return (self._began_ns is not None or not self.learners) and not self._is_over
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether the tape has begun."""
+        return self._began_ns is not None
+
     def share(self, name: str) -> tuple[int, int]:
         return self._shares[name]
 

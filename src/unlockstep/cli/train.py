@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from unlockstep.config import RunConfig
     from unlockstep.launch.breaker import Breaker
     from unlockstep.launch.local import Outcome
+    from unlockstep.report.summary import Summary
     from unlockstep.tape import Tape
 
 Virtual = Annotated[
@@ -142,18 +143,20 @@ def _resume(folder: Path, plain: bool, as_json: bool) -> int:
         config = _left_run(folder)
         console = wide_console(stderr=as_json)
 
-        def going_on() -> None:  # The summary says how the run had ended, and that has not happened any more.
+        def begun() -> None:  # The summary says how the run had ended, and that has not happened any more.
             (folder / SUMMARY_FILE).unlink(missing_ok=True)
 
-        outcome = _run(config, folder, console, plain, going_on=going_on)
+        outcome = _run(config, folder, console, plain, begun, resumes=True)
         return _end(folder, outcome, console, as_json)
 
 
 def _left_run(folder: Path) -> RunConfig:
     """Settings of the run in a folder. Raises UsageError if it is not one to go on with."""
     from unlockstep import config as run_config
+    from unlockstep.cli.report_run import told_ending
     from unlockstep.cli.run_folder import CONFIG_FILE, RUN_LOG_FILE
     from unlockstep.core.errors import UsageError
+    from unlockstep.launch.local import Ending
 
     is_there, has_log = ((folder / name).is_file() for name in (CONFIG_FILE, RUN_LOG_FILE))
     config = run_config.load(folder / CONFIG_FILE) if is_there else None
@@ -161,6 +164,11 @@ def _left_run(folder: Path) -> RunConfig:
         raise UsageError(f"there is no run in {folder}; give the folder of one that was begun")
     if not config.virtual.enabled and _is_simulated(folder / RUN_LOG_FILE):
         raise UsageError(f"the run in {folder} was simulated and has no model; give the folder of one that was trained")
+    if config.virtual.enabled and (told := told_ending(folder)) is not None and told.ending == Ending.FAILED.value:
+        raise UsageError(
+            f"the run in {folder} has failed, and would again under virtual time ({told.sentence}); begin another one, "
+            "with other settings or another tape"
+        )
     if _has_finished(config, folder):
         raise UsageError(f"the run in {folder} has finished; there is nothing to go on with")
     if not config.virtual.enabled and not _is_left(folder / RUN_LOG_FILE):
@@ -219,13 +227,30 @@ def _train(config: RunConfig, folder: Path, plain: bool, as_json: bool, tape: Ta
 
     console = wide_console(stderr=as_json)
     with new_run_folder(config, folder) as new:
-        outcome = _run(config, folder, console, plain, tape)
-        if outcome.ending is Ending.REFUSED:
+        outcome = _run(config, folder, console, plain, new.begun, tape)
+        if outcome.ending is Ending.REFUSED and not _has_trained(folder / RUN_LOG_FILE):
+            new.refused()
             raise UsageError(outcome.sentence)
         if outcome.ending is Ending.INTERRUPTED and not (folder / RUN_LOG_FILE).exists():
             new.remove()
         new.begun()
         return _end(folder, outcome, console, as_json)
+
+
+def _has_trained(log_file: Path) -> bool:
+    """Whether a learner has told of a step: there is something to lose."""
+    from unlockstep import runlog
+    from unlockstep.core.errors import UsageError
+    from unlockstep.core.events import StepReported
+
+    try:
+        _, events = runlog.read(log_file)
+    except UsageError:  # There is none, or its syncer died at once.
+        return False
+    try:
+        return any(isinstance(event, StepReported) for event in events)
+    except UsageError:  # It is damaged: nobody can tell.
+        return True
 
 
 def _end(folder: Path, outcome: Outcome, console: Console, as_json: bool) -> int:
@@ -239,14 +264,15 @@ def _end(folder: Path, outcome: Outcome, console: Console, as_json: bool) -> int
     if outcome.ending is Ending.REFUSED:
         raise UsageError(outcome.sentence)
     reported = _summarise(folder, outcome)
+    unwritten = None if reported is None else _keep(reported.summary, folder)
     _show(reported, outcome, console, as_json)
-    if outcome.ending is not Ending.INTERRUPTED:
+    if outcome.ending is not Ending.INTERRUPTED and unwritten is None:
         virtual.forget(folder)
-    goes_on = reported is not None and not _has_finished(reported.found.config, folder)
-    if outcome.ending is not Ending.FINISHED and goes_on:
+    is_whole = outcome.ending is Ending.FINISHED and unwritten is None
+    if not is_whole and reported is not None and not _has_finished(reported.found.config, folder):
         console.print(f"\n  go on with it: unlockstep train --resume {shlex.quote(str(folder))}", markup=False)
-    if outcome.ending is Ending.FAILED:
-        raise exits.RunFailed(outcome.sentence)
+    if outcome.ending is not Ending.INTERRUPTED and not is_whole:
+        raise exits.RunFailed(unwritten if outcome.ending is Ending.FINISHED and unwritten else outcome.sentence)
     return exits.SIGNALLED + outcome.signal if outcome.ending is Ending.INTERRUPTED else exits.DONE
 
 
@@ -290,10 +316,12 @@ def _run(
     folder: Path,
     console: Console,
     plain: bool,
+    begun: Callable[[], None],
     tape: Tape | None = None,
-    going_on: Callable[[], None] | None = None,
+    resumes: bool = False,
 ) -> Outcome:
-    """Train. ``going_on``: the folder holds a run, and this is called once nothing refuses to go on with it."""
+    """Train. ``begun`` is called once nothing refuses to begin the run, or, if the folder holds one that ``resumes``,
+    to go on with it: from then on there is something to lose."""
     from unlockstep import tape as tapes
     from unlockstep.chaos.supervisor import Supervisor
     from unlockstep.cli import virtual
@@ -304,8 +332,8 @@ def _run(
     from unlockstep.net.clients.observer import read_status
 
     if config.virtual.enabled:
-        return virtual.run(config, tape, folder, console, plain, going_on)
-    played, resumes = folder / TAPE_FILE, going_on is not None
+        return virtual.run(config, tape, folder, console, plain, begun, resumes)
+    played = folder / TAPE_FILE
     breaker: Breaker
     if tape is not None:
         breaker = Supervisor(tape, folder, played)
@@ -321,12 +349,12 @@ def _run(
             watcher=watcher,
             has_finished=lambda: _has_finished(config, folder),
             breaker=breaker,
-            on_listening=going_on or (lambda: None),
+            on_listening=begun,
         ).run()
 
 
 def _summarise(folder: Path, outcome: Outcome) -> Reported | None:
-    """The summary, also written into the run folder; None if the run did not get as far as a run log."""
+    """The summary; None if the run did not get as far as a run log."""
     import msgspec
 
     from unlockstep.cli.report_files import Reported
@@ -348,8 +376,22 @@ def _summarise(folder: Path, outcome: Outcome) -> Reported | None:
         summary = msgspec.structs.replace(summary, ending="stopped", sentence=stopped)
     files = msgspec.structs.replace(summary.files, summary=str(folder / SUMMARY_FILE))
     summary = msgspec.structs.replace(summary, files=files)
-    (folder / SUMMARY_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(summary)) + b"\n")
     return Reported(found, summary, extent)
+
+
+def _keep(summary: Summary, folder: Path) -> str | None:
+    """Write the summary into the run folder; a sentence if that cannot be."""
+    import msgspec
+
+    from unlockstep.cli.run_folder import SUMMARY_FILE
+    from unlockstep.files import whole
+
+    try:
+        with whole(folder / SUMMARY_FILE) as partial:
+            partial.write_bytes(msgspec.json.format(msgspec.json.encode(summary)) + b"\n")
+    except OSError as error:
+        return f"{summary.sentence}, but {folder / SUMMARY_FILE} cannot be written ({error.strerror}); free some space"
+    return None
 
 
 def _show(reported: Reported | None, outcome: Outcome, console: Console, as_json: bool) -> None:

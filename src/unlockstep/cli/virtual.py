@@ -6,7 +6,8 @@ and exit code are ``train``'s; what happens in between is ``unlockstep.virtual``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,14 +33,15 @@ def run(
     folder: Path,
     console: Console,
     plain: bool,
-    going_on: Callable[[], None] | None = None,
+    begun: Callable[[], None],
+    resumes: bool = False,
 ) -> Outcome:
     """Train in a folder that holds ``config.toml`` and nothing else, or go on with the run that is there.
 
     Args:
         tape: what happens; None: nothing but the drill. A run that is resumed has its own.
-        going_on: the run is resumed, from the checkpoint, or from the beginning where there is none yet: that comes to
-            the same. Called once nothing refuses to.
+        begun: called once nothing refuses to begin, or to go on.
+        resumes: from the checkpoint, or from the beginning where there is none yet: that comes to the same.
 
     Raises:
         UsageError: something has to be mended before the run can begin, or go on.
@@ -48,9 +50,9 @@ def run(
     from unlockstep.cli.run_folder import TAPE_FILE
     from unlockstep.virtual.ring import own_tape
 
-    if going_on is None:
+    if not resumes:
         tapes.write(tape or own_tape(config), folder / TAPE_FILE)
-    return _run(config, tapes.read(folder / TAPE_FILE), folder, console, plain, going_on or (lambda: None))
+    return _run(config, tapes.read(folder / TAPE_FILE), folder, console, plain, begun)
 
 
 def is_over(folder: Path) -> bool:
@@ -70,7 +72,7 @@ def forget(folder: Path) -> None:
 
 
 def _run(
-    config: RunConfig, tape: Tape, folder: Path, console: Console, plain: bool, beginning: Callable[[], None]
+    config: RunConfig, tape: Tape, folder: Path, console: Console, plain: bool, begun: Callable[[], None]
 ) -> Outcome:
     from unlockstep import config as run_config
     from unlockstep.cli.assembly import load_text, loading
@@ -100,10 +102,30 @@ def _run(
             watcher=watcher,
             stop=lambda: stop.signal if stop.asked.is_set() else None,
         )
-        beginning()
-        outcome = run.run()
+        begun()
+        with _room_needed(folder):
+            outcome = run.run()
     _say_how_long(run, console)
     return outcome
+
+
+@contextmanager
+def _room_needed(folder: Path) -> Iterator[None]:
+    """Turns a full disk into a sentence that says what to do then: the run can be gone on with."""
+    import shlex
+
+    from unlockstep.cli.exits import RunFailed
+    from unlockstep.files import DISK_FULL
+
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        raise RunFailed(
+            f"{error.filename or folder} cannot be written ({error.strerror}); free some space, then go on with the "
+            f"run: unlockstep train --resume {shlex.quote(str(folder))}"
+        ) from None
 
 
 def _maker(config: RunConfig, text: Text) -> MakeBackend:

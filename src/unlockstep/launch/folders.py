@@ -38,6 +38,10 @@ class NewFolder:
         """From now on it stays, whatever happens."""
         self._has_begun = True
 
+    def refused(self) -> None:
+        """Its processes had begun, but have done nothing: there is something that is to be mended first."""
+        self._has_begun = False
+
     def remove(self) -> None:
         """The run was stopped before it began, or has something that is to be mended first: nothing is left of it."""
         if not self._has_begun:
@@ -46,8 +50,8 @@ class NewFolder:
 
 @contextmanager
 def new_run_folder(config: RunConfig, folder: Path) -> Iterator[NewFolder]:
-    """A folder for the run, with ``config.toml`` in it, held while the block runs. If UsageError ends the block before
-    the run has begun, all of it is removed again.
+    """A folder for the run, with ``config.toml`` in it, held while the block runs. If UsageError or Ctrl-C ends the
+    block before the run has begun, all of it is removed again; once it has, nothing is, whatever ends the block.
 
     Raises:
         UsageError: the folder is not empty or cannot be written, or another run begins there.
@@ -67,7 +71,7 @@ def new_run_folder(config: RunConfig, folder: Path) -> Iterator[NewFolder]:
             ) from None
         try:
             yield new
-        except UsageError:
+        except (UsageError, KeyboardInterrupt):
             new.remove()
             raise
 

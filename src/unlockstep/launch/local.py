@@ -212,9 +212,7 @@ class LocalRun:
             self._wakeup, self._processes = wakeup, processes
             self._breaker.enter(Hands(processes, self._launch_when_possible, self._note))
             try:
-                self._launch(SYNCER)
-                outcome = self._look_after()
-                self._breaker.release()
+                outcome = self._begin_and_look_after()
                 self._stop()
             finally:
                 self._breaker.close()
@@ -224,7 +222,19 @@ class LocalRun:
 
     # --------------------------------------------------------------------------------------------- start and end
 
-    def _launch(self, name: str) -> None:
+    def _begin_and_look_after(self) -> Outcome:
+        """From the first process until nobody is broken any more. What is in the way of a run that has a syncer ends
+        it, and no more than that: it can be gone on with."""
+        try:
+            outcome = self._launch(SYNCER) or self._look_after()
+            self._breaker.release()
+            return outcome
+        except (UsageError, OSError) as error:
+            if not self._url:
+                raise
+            return Outcome(Ending.FAILED, f"the run cannot go on: {error}")
+
+    def _launch(self, name: str) -> Outcome | None:
         self._restarts.started(name, self._status)
         if name in self._started:
             self._returning[name] = self._incarnation(name)
@@ -232,8 +242,26 @@ class LocalRun:
         if name == SYNCER:
             self._syncer_starts += 1
             self._listens_until_ns = self._after_ns(LISTEN_S_MAX)
-        self._processes.start(name, self._command(name))
+        try:
+            self._processes.start(name, self._command(name))
+        except (UsageError, OSError) as error:
+            return self._on_no_start(name, str(error))
         self._breaker.started(name)
+        return None
+
+    def _on_no_start(self, name: str, reason: str) -> Outcome | None:
+        """In the middle of a run it is as if it had died at once: what is in the way may go by itself."""
+        if not self._has_begun and (name != SYNCER or self._syncer_starts == 1):
+            return Outcome(Ending.REFUSED, reason)
+        pause_s = self._restarts.pause_s(name, self._status)
+        if pause_s is None and name == SYNCER:
+            return Outcome(Ending.FAILED, f"the syncer cannot be started again: {reason}")
+        if pause_s is None:
+            self._note(f"{reason}; it is not tried again")
+            return None
+        self._due[name] = self._after_ns(pause_s)
+        self._note(f"{reason}; tried again in {pause_s:g} s")
+        return None
 
     def _launch_when_possible(self, name: str) -> None:
         self._due[name] = self._now_ns()
@@ -255,7 +283,8 @@ class LocalRun:
         self._poll = StatusPoll(self._read_status, self._url, self._now_ns)
         self._note(f"the syncer listens at {self._url}")
         for name in (*self._breaker.learners, *([EVALUATOR] if self._config.local.evaluator else [])):
-            self._launch(name)
+            if outcome := self._launch(name):
+                return outcome
         return None
 
     def _command(self, name: str) -> tuple[str, ...]:
@@ -285,8 +314,7 @@ class LocalRun:
                 outcome = self._on_syncer_exit(exited) if exited.name == SYNCER else self._on_exit(exited)
                 if outcome is not None:
                     return outcome
-            self._start_due()
-            if outcome := self._check_listening():
+            if outcome := self._start_due() or self._check_listening():
                 return outcome
             status = self._status
             if status is not None:
@@ -313,7 +341,7 @@ class LocalRun:
             self._saving_until_ns = self._after_ns(SAVE_S_MAX)
         return self._now_ns() < self._saving_until_ns
 
-    def _start_due(self) -> None:
+    def _start_due(self) -> Outcome | None:
         """Those whose time has come; who needs the syncer also waits for that."""
         if self._is_ending:
             self._due = {name: due_ns for name, due_ns in self._due.items() if name == SYNCER}
@@ -321,8 +349,11 @@ class LocalRun:
             if name == SYNCER or self._listens_since_ns is not None:
                 del self._due[name]
                 again = " again" if name in self._started else ""
-                self._launch(name)
-                self._note(f"{'the syncer' if name == SYNCER else name} is started{again}")
+                if outcome := self._launch(name):
+                    return outcome
+                if name in self._processes.running:
+                    self._note(f"{'the syncer' if name == SYNCER else name} is started{again}")
+        return None
 
     # --------------------------------------------------------------------------------------------- what dies
 

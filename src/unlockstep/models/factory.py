@@ -11,6 +11,7 @@ import importlib.util
 import inspect
 import json
 import os
+import re
 import shutil
 import tempfile
 import textwrap
@@ -148,6 +149,7 @@ def save_model(model: nn.Module, folder: str | os.PathLike[str]) -> None:
 
     Raises:
         UsageError: ``folder`` holds something else, or cannot be written.
+        OSError: the disk is full.
     """
     target = Path(folder)
     check_can_save(target)
@@ -162,6 +164,8 @@ def save_model(model: nn.Module, folder: str | os.PathLike[str]) -> None:
             target.rename(replaced)
         written.rename(target)
     except OSError as error:
+        if error.errno in DISK_FULL:
+            raise OSError(error.errno, os.strerror(error.errno), str(target)) from None
         raise UsageError(
             f"the model cannot be saved to {str(target)!r} ({error.strerror or error}): name a folder you can write to"
         ) from error
@@ -264,6 +268,19 @@ def _can_be_replaced(folder: Path) -> bool:
 
 
 def _write(model: nn.Module, folder: Path) -> None:
+    """Raises OSError if it cannot be written."""
+    from safetensors import SafetensorError
+
+    try:
+        _write_with_safetensors(model, folder)
+    except SafetensorError as error:  # It has what the operating system said in words.
+        number = re.search(r"\(os error ([0-9]+)\)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(folder)) from None
+
+
+def _write_with_safetensors(model: nn.Module, folder: Path) -> None:
     if _is_transformers(model):
         from transformers.utils import logging
 

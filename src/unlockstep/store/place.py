@@ -209,7 +209,9 @@ class LocalPlace:
                 while rest.nbytes:
                     rest = rest[self._disk.write(descriptor, rest) :]
             self._disk.fsync(descriptor)
-        except OSError:
+        except OSError as error:
+            if error.errno is not None and error.filename is None:
+                error.filename = target
             self._unlink_if_there(temporary)
             raise
         finally:

@@ -132,14 +132,12 @@ class VirtualRun:
             try:
                 outcome = self._play()
             except UsageError as error:
-                if not self._has_begun:
-                    raise
-                outcome = Outcome(Ending.FAILED, str(error))
+                outcome = Outcome(Ending.FAILED if self._has_begun else Ending.REFUSED, str(error))
             self._write_log()
             self._stage.wall_ns += self._now_ns() - self._since_ns
             if outcome.ending is Ending.INTERRUPTED:
                 self._save()
-            else:
+            elif outcome.ending is not Ending.REFUSED:
                 self._tell_what_was_not_played()
         return msgspec.structs.replace(outcome, starting=self._world.starting)
 

@@ -88,7 +88,9 @@ def test_a_tape_that_cannot_be_written_ends_nothing_and_is_made_good_when_there_
         for action in actions[1:3]:
             played.add(action, action.at_ns)
         played.end(3 * SECOND_NS)
-    assert notes == [f"{path} cannot be written (No space left on device); the run goes on, and it lacks what is played"]
+    assert notes == [
+        f"{path} cannot be written (No space left on device); the run goes on, and it lacks what is played"
+    ]
     assert [entry.name for entry in tmp_path.iterdir()] == ["tape.jsonl"]
     assert tapes.read(path).actions == actions[:1], "and the beginning of a line"
     played.add(actions[3], 4 * SECOND_NS)

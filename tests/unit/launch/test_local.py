@@ -102,10 +102,14 @@ class Stage:
 
     def tell(self, names: Sequence[str], number: signal.Signals) -> None:
         """Signal those of the names that run."""
-        running = msgspec.json.decode((self.folder / "processes.json").read_bytes(), type=dict[str, int])
+        running = self.running()
         for name in names:
             if name in running:
                 os.kill(running[name], number)
+
+    def running(self) -> dict[str, int]:
+        """Who runs, with its pid."""
+        return msgspec.json.decode((self.folder / "processes.json").read_bytes(), type=dict[str, int])
 
     def finish(self) -> None:
         """The syncer says that the run is over; once that has been seen, everybody ends in order."""
@@ -285,6 +289,57 @@ def test_a_syncer_that_cannot_start_again_fails_the_run_with_its_sentence(stage:
     assert stage.run(evaluator=False) == Outcome(Ending.FAILED, sentence)
 
 
+def no_logs(stage: Stage) -> None:
+    """From now on nobody can be started."""
+    (stage.folder / "logs").rename(stage.folder / "logs.away")
+    (stage.folder / "logs").write_text("")
+
+
+def test_a_learner_that_cannot_be_started_again_is_as_good_as_dead(stage: Stage) -> None:
+    def break_it() -> None:
+        stage.status = status(clock=120)
+        no_logs(stage)
+        stage.tell(["learner-0"], signal.SIGKILL)
+
+    stage.on_status = when_ready(stage, ["learner-0", "learner-1"], break_it)
+    stage.finish_when("it is not tried again")
+    outcome = stage.run(restarts_max=2, evaluator=False)
+    assert outcome.ending is Ending.FINISHED
+    told = [note for note in stage.notes if "cannot be started" in note]
+    assert len(told) == 2 and told[0].startswith("learner-0 cannot be started ("), "the first restart was its death's"
+    assert told[0].endswith("; tried again in 0.02 s") and told[1].endswith("; it is not tried again")
+
+
+def test_a_syncer_that_nobody_can_start_again_fails_the_run(stage: Stage) -> None:
+    def break_it() -> None:
+        no_logs(stage)
+        stage.tell(["syncer"], signal.SIGKILL)
+
+    stage.on_status = when_ready(stage, ["syncer"], break_it)
+    outcome = stage.run(restarts_max=1)
+    assert outcome.ending is Ending.FAILED
+    assert outcome.sentence.startswith("the syncer cannot be started again: syncer cannot be started (")
+
+
+def test_who_cannot_be_started_at_the_beginning_refuses_the_run(stage: Stage) -> None:
+    (stage.folder / "logs").write_text("")
+    outcome = stage.run()
+    assert outcome.ending is Ending.REFUSED
+    assert outcome.sentence.startswith("syncer cannot be started (")
+
+
+@pytest.mark.parametrize("error", [UsageError("no way"), OSError(errno.EIO, "no way")])
+def test_whatever_is_in_the_way_of_a_run_that_has_begun_fails_it_and_no_more(stage: Stage, error: Exception) -> None:
+    def break_it() -> None:
+        raise error
+
+    stage.on_status = when_ready(stage, ["syncer"], break_it)
+    outcome = stage.run()
+    assert outcome.ending is Ending.FAILED
+    assert outcome.sentence == f"the run cannot go on: {error}"
+    assert stage.running() == {}
+
+
 def test_a_syncer_that_dies_when_the_run_is_over_is_not_missed(stage: Stage) -> None:
     def kill() -> None:
         stage.has_finished = True
@@ -453,6 +508,16 @@ def test_nothing_is_left_of_a_run_that_never_began(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="mend me"), new_run_folder(RunConfig(), folder):
         (folder / "logs").mkdir()
         (folder / "logs" / "x.log").write_text("x")
+        raise UsageError("mend me")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_left_of_a_run_that_was_interrupted_or_refused_before_it_had_done_anything(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), new_run_folder(RunConfig(), tmp_path / "run"):
+        raise KeyboardInterrupt
+    with pytest.raises(UsageError, match="mend me"), new_run_folder(RunConfig(), tmp_path / "run") as new:
+        new.begun()
+        new.refused()
         raise UsageError("mend me")
     assert list(tmp_path.iterdir()) == []
 

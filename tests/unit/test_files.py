@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from support.full_disk import files_of_at_most
 from unlockstep.files import remove_partial, whole
 
 
@@ -64,3 +68,51 @@ def test_a_folder_is_not_replaced(tmp_path: Path) -> None:
         partial.write_text("after")
     assert list(tmp_path.iterdir()) == [folder]
     assert folder.is_dir()
+
+
+def test_a_link_stays_one_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    link, file = tmp_path / "link.txt", tmp_path / "there" / "file.txt"
+    link.symlink_to(Path("there") / "file.txt")
+    for text in ("1", "2"):  # The first time there is nothing yet where it leads to.
+        with whole(link) as partial:
+            partial.write_text(text)
+        assert link.is_symlink() and file.read_text() == text
+    assert list((tmp_path / "there").iterdir()) == [file]
+
+
+def test_a_pipe_is_written_to_and_stays_what_it_is(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.html"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        with whole(pipe) as partial:
+            partial.write_text("a page")
+        assert os.read(reader, 100) == b"a page"
+        with pytest.raises(KeyboardInterrupt), whole(pipe, tmp_path / "previous") as partial:
+            partial.write_text("half")
+            raise KeyboardInterrupt
+        assert os.read(reader, 100) == b""
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo() and list(tmp_path.iterdir()) == [pipe]
+
+
+def test_what_the_process_prints_to_is_not_replaced(tmp_path: Path) -> None:
+    """The shell has opened the file: whoever goes on printing would print into one that has no name any more."""
+    program = (
+        "import pathlib, sys; from unlockstep.files import whole\n"
+        "print('before', flush=True)\n"
+        f"with whole(pathlib.Path({str(tmp_path / 'out')!r})) as partial: partial.write_text('page\\n')\n"
+        "print('after')"
+    )
+    with (tmp_path / "out").open("w") as out:
+        subprocess.run([sys.executable, "-c", program], stdout=out, check=True)
+    assert (tmp_path / "out").read_text().split() == ["before", "page", "after"]
+
+
+def test_a_full_disk_is_told_with_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    with pytest.raises(OSError, match=r"File too large: '.*/a\.txt'"), files_of_at_most(10), whole(path) as partial:
+        partial.write_text("x" * 100)
+    assert list(tmp_path.iterdir()) == []

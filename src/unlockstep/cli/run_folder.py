@@ -46,7 +46,8 @@ def new_run_log(folder: Path, config: RunConfig, *, simulated: bool = False) -> 
     """The run log in a folder, beside the configuration that loads back equal; made if it is not there. ``simulated``:
     its time is virtual.
 
-    If a ``UsageError`` ends the block the run never began: what was made here is removed again.
+    If a ``UsageError`` ends the block and no parameters are in the log, the run never began: what was made here is
+    removed again.
 
     Raises:
         Deposed: another process begins a run there at this moment.
@@ -87,7 +88,8 @@ def new_run_log(folder: Path, config: RunConfig, *, simulated: bool = False) -> 
         with log:
             yield log
     except UsageError:
-        _remove(made_files, made_folders)
+        if simulated or remove_unused(log_file):
+            _remove(made_files, made_folders)
         raise
 
 

@@ -151,8 +151,8 @@ def save_model(model: nn.Module, folder: str | os.PathLike[str]) -> None:
         UsageError: ``folder`` holds something else, or cannot be written.
         OSError: the disk is full.
     """
-    target = Path(folder)
-    check_can_save(target)
+    target = Path(os.path.realpath(folder))  # A link to a folder stays one.
+    check_can_save(folder)
     written = target.with_name(f".{target.name}.{os.getpid()}.written")
     replaced = target.with_name(f".{target.name}.{os.getpid()}.replaced")
     try:

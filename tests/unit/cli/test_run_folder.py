@@ -41,6 +41,13 @@ def test_a_run_that_fails_later_keeps_its_log(tmp_path: Path) -> None:
     assert (tmp_path / "run.jsonl").exists()
 
 
+def test_a_run_that_has_parameters_keeps_its_log_whatever_is_to_be_mended(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no port"), new_run_log(tmp_path, RunConfig()) as log:
+        log.write([RunSeeded(at_ns=1, learner="a")])
+        raise UsageError("no port")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["config.toml", "run.jsonl"]
+
+
 def begin(folder: Path, *events: Event) -> None:
     """A syncer that dies when it has logged these, without ``finally``."""
     with new_run_log(folder, RunConfig()) as log:

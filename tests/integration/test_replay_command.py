@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
+from support.full_disk import files_of_at_most
 from support.stores import Leader, small_layout
 from support.train_process import TESTS
 from unlockstep import config as run_config
@@ -141,6 +142,54 @@ def test_a_part_of_the_run_and_the_model_it_came_to(
     assert {name: values.tobytes() for name, values in once.items()} == {n: v.tobytes() for n, v in twice.items()}
 
 
+@pytest.mark.parametrize("inside", ["model", "new", ".", "store/fragments/x"])
+def test_a_model_is_not_saved_into_a_run(
+    inside: str, night: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither over the run's own model, which is what every later replay compares with, nor beside it."""
+    other = Path(copied(night, tmp_path, events_of(night)))
+    (tmp_path / "link").symlink_to(other)
+    before = sorted(other.rglob("*"))
+    for out in (other / inside, tmp_path / "link" / inside):
+        assert app.run(["replay", str(night), "--until", "3", "--out", str(out)]) == exits.USAGE
+        error = f"error: --out {out} is in {other}, which is a run's; choose a folder outside of it\n"
+        assert capsys.readouterr().err == error
+    assert sorted(other.rglob("*")) == before
+
+
+def test_a_model_is_not_saved_over_another(night: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "model.safetensors").write_text("mine")
+    assert app.run(["replay", str(night), "--until", "3", "--out", str(tmp_path / "mine")]) == exits.USAGE
+    assert "is not empty, and nothing is overwritten; choose a new folder" in capsys.readouterr().err
+    assert (tmp_path / "mine" / "model.safetensors").read_text() == "mine"
+
+
+def test_a_disk_without_room_for_the_model_is_one_sentence(
+    night: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with files_of_at_most(1000):
+        assert app.run(["replay", str(night), "--until", "3", "--out", str(tmp_path / "out")]) == exits.FAILED
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"error: what was to be written does not fit ([Errno 27] File too large: '{tmp_path / 'out'}'); free some space"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_cannot_be_read_is_one_sentence(
+    night: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(copied(night, tmp_path, events_of(night)))
+    (folder / "store").mkdir(exist_ok=True)
+    records = folder / "store" / "records"
+    records.symlink_to("records")  # Not even root can read a link that leads to itself.
+    assert app.run(["replay", str(folder)]) == exits.USAGE
+    said = f"error: {records} cannot be read (Too many levels of symbolic links); make it readable"
+    assert capsys.readouterr().err.splitlines()[-1].startswith(said)
+    assert app.run(["train", "--resume", str(folder)]) == exits.USAGE
+    assert capsys.readouterr().err.splitlines()[-1].startswith(said)
+
+
 def test_the_first_difference_is_an_error_of_one_sentence(
     night: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -165,7 +214,8 @@ def test_a_saved_model_that_is_another_is_seen(night: Path, tmp_path: Path, caps
     newest = {commit.fragment: commit.version for commit in commits}
     scored = EvaluationReported(events[-1].at_ns, "evaluator", 60, 1.0, 1.0, (newest[0], newest[1]))
     folder = Path(copied(night, tmp_path, [*events, scored]))
-    assert app.run(["replay", str(night), "--out", str(folder / "model")]) == exits.DONE
+    assert app.run(["replay", str(night), "--out", str(tmp_path / "came-out")]) == exits.DONE
+    (tmp_path / "came-out").rename(folder / "model")
     assert app.run(["replay", str(folder)]) == exits.DONE
     file = folder / "model" / "model.safetensors"
     body = bytearray(file.read_bytes())

@@ -7,7 +7,8 @@ and in which order, is ``replay``'s.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -198,8 +199,9 @@ def _compare_files(
     folder: Path, config: RunConfig, text: Text, events: Iterable[Event], done: Replayed
 ) -> Iterable[str]:
     """What of the run's own files is not what came out. The log has every digest; the files have every byte."""
-    yield from _compare_store(folder, done)
-    yield from _compare_model(folder, config, text, events, done)
+    with _readable(folder):
+        yield from _compare_store(folder, done)
+        yield from _compare_model(folder, config, text, events, done)
 
 
 def _require_sound_store(folder: Path) -> None:
@@ -210,7 +212,8 @@ def _require_sound_store(folder: Path) -> None:
 
     if (store := _store(folder)) is None:
         return
-    loaded = store.load()
+    with _readable(folder):
+        loaded = store.load()
     if loaded is None:  # A run that has a commit was saved when it had its first parameters.
         bad = f"{store.place.describe('records')} holds nothing of what was saved"
     elif loaded.damaged:
@@ -234,7 +237,25 @@ def _store(folder: Path) -> RunStore | None:
     from unlockstep.store.run_store import RunStore
 
     place = folder / STORE_FOLDER
-    return RunStore(open_place(place)) if place.exists() else None
+    with _readable(folder):
+        return RunStore(open_place(place)) if place.exists() else None
+
+
+@contextmanager
+def _readable(folder: Path) -> Iterator[None]:
+    """Turns what keeps a file of the run from being read into a sentence; that of a full disk is a temporary file's."""
+    from unlockstep.core.errors import UsageError
+    from unlockstep.files import DISK_FULL
+
+    try:
+        yield
+    except OSError as error:
+        if error.errno in DISK_FULL:
+            raise
+        raise UsageError(
+            f"{error.filename or folder} cannot be read ({error.strerror}); make it readable, or move it away to "
+            "compare with the log alone"
+        ) from None
 
 
 def _compare_store(folder: Path, done: Replayed) -> Iterable[str]:
@@ -274,10 +295,20 @@ def _compare_model(
 
 
 def _check_out(out: Path | None) -> None:
+    """Raises UsageError for a place that is a run's, or holds something, or cannot be written."""
+    from unlockstep.cli.run_folder import RUN_LOG_FILE
+    from unlockstep.core.errors import UsageError
     from unlockstep.models import check_can_save
 
-    if out is not None:
-        check_can_save(out)
+    if out is None:
+        return
+    place = out.resolve()
+    for folder in (place, *place.parents):
+        if (folder / RUN_LOG_FILE).is_file():
+            raise UsageError(f"--out {out} is in {folder}, which is a run's; choose a folder outside of it")
+    if place.is_dir() and any(place.iterdir()):
+        raise UsageError(f"--out {out} is not empty, and nothing is overwritten; choose a new folder")
+    check_can_save(out)
 
 
 def _save(config: RunConfig, text: Text, done: Replayed, out: Path) -> None:

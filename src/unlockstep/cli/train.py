@@ -206,15 +206,21 @@ def _has_finished(config: RunConfig, folder: Path) -> bool:
     """Whether the run that is saved in a folder has come to its own end."""
     from unlockstep.cli import virtual
     from unlockstep.cli.run_folder import STORE_FOLDER
+    from unlockstep.core.errors import UsageError
     from unlockstep.keeper import is_over, newest_run
     from unlockstep.store.place import open_place
     from unlockstep.store.run_store import RunStore
 
     if config.virtual.enabled:
         return virtual.is_over(folder)
-    store = RunStore(open_place(folder / STORE_FOLDER))
-    saved = newest_run(store)
-    return saved is not None and is_over(store, saved)
+    try:
+        store = RunStore(open_place(folder / STORE_FOLDER))
+        saved = newest_run(store)
+        return saved is not None and is_over(store, saved)
+    except OSError as error:
+        raise UsageError(
+            f"{error.filename or folder / STORE_FOLDER} cannot be read ({error.strerror}); make it readable"
+        ) from None
 
 
 def _train(config: RunConfig, folder: Path, plain: bool, as_json: bool, tape: Tape | None) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from support.full_disk import files_of_at_most
 from support.train_process import SMALL, TESTS, TINY
 from unlockstep import config as run_config
 from unlockstep import runlog
@@ -244,7 +245,28 @@ def test_a_tape_that_leaves_nobody_is_one_sentence_and_a_failure(
     summary = msgspec.json.decode((place / "run" / "summary.json").read_bytes(), type=Summary)
     assert summary.ending == "failed"
     assert run(["train", "--resume", str(place / "run")]) == 2
-    assert "has finished; there is nothing to go on with" in capsys.readouterr().err
+    assert capsys.readouterr().err == (
+        f"error: the run in {place / 'run'} has failed, and would again under virtual time ({summary.sentence}); "
+        "begin another one, with other settings or another tape\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("full", "steps", "size_bytes"), [("run.jsonl", "60", 100_000), ("model", "1", 14_000)], ids=["log", "model"]
+)
+def test_a_run_without_room_says_for_what_and_goes_on_to_the_same_bytes_when_there_is_some(
+    full: str, steps: str, size_bytes: int, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments(place, "straight", "--steps", steps)) == 0
+    capsys.readouterr()
+    with files_of_at_most(size_bytes):
+        assert run(arguments(place, "cut", "--steps", steps)) == 1
+    assert capsys.readouterr().err == (
+        f"error: {place / 'cut' / full} cannot be written (File too large); free some space, then go on with the run: "
+        f"unlockstep train --resume {place / 'cut'}\n"
+    )
+    assert run(["train", "--resume", str(place / "cut"), "--plain"]) == 0
+    assert left_in(place / "cut") == left_in(place / "straight")
 
 
 # ------------------------------------------------------------------------------------------------- what is refused

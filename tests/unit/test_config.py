@@ -161,6 +161,9 @@ def test_a_file_is_read_and_what_is_wrong_with_it_is_said(tmp_path: Path) -> Non
     path.write_text("steps = 1 2", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"run\.toml is not TOML \(.*line 1.*\); correct it there"):
         config.load(path)
+    path.write_text("protocol = 3", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"^configuration file .*run\.toml: protocol is 3; it must be a section"):
+        config.load(path)
     path.write_text(config.dumps(RunConfig()), encoding="utf-8")
     assert config.load(path) == RunConfig()
 

@@ -187,7 +187,11 @@ class Part:
         missing = self.process.missing(until)
         if not missing:
             return ""
-        return f"; not all that {self.name} did before is in the log (deed {missing[0]} of {until} is missing)"
+        return (
+            f"; {self.name} ended before the syncer had heard of all that it did (deed {missing[0]} of {until} is "
+            "missing), as one does that dies before it has found a syncer again, and what nobody heard of cannot be "
+            "repeated"
+        )
 
     # ------------------------------------------------------------------------------------------- deeds
 

@@ -92,7 +92,7 @@ class Guests:
             return outcome
         except (UsageError, OSError) as error:
             if not self._supervisor.has_begun:
-                raise
+                return Outcome(Ending.REFUSED, str(error))
             return Outcome(Ending.FAILED, f"the tape cannot be played on: {error}")
 
     def _launch(self, name: str) -> None:

@@ -42,17 +42,22 @@ def check_targets(logs: Sequence[Path], targets: Mapping[str, Path | None]) -> N
     Raises:
         UsageError: that would happen.
     """
-    from unlockstep.cli.run_folder import CONFIG_FILE, SUMMARY_FILE, TAPE_FILE
+    from unlockstep.cli import run_folder as names
     from unlockstep.runlog import is_of_log
 
+    kept = (
+        *(names.CONFIG_FILE, names.TAPE_FILE, names.SUMMARY_FILE, names.CHECKPOINT_FILE),
+        *(names.STORE_FOLDER, names.MODEL_FOLDER, names.LOG_FOLDER),
+    )
     taken: dict[Path, str] = {}
     for flag, target in targets.items():
         if target is None:
             continue
         place = target.resolve()
         for log in logs:
-            is_there = place.parent == log.parent.resolve()
-            if is_there and (is_of_log(place.name, log) or place.name in (CONFIG_FILE, TAPE_FILE, SUMMARY_FILE)):
+            folder = log.parent.resolve()
+            name = place.relative_to(folder).parts[0] if folder in place.parents else ""
+            if is_of_log(name, log) or name in kept:
                 raise UsageError(f"{flag} {target} would overwrite a file of the run; choose another place")
         if place in taken:
             raise UsageError(f"{taken[place]} and {flag} are both {target}; name two files")

@@ -296,7 +296,13 @@ def test_a_file_that_was_asked_for_and_cannot_be_written_is_an_error(
 
 
 @pytest.mark.parametrize("flag", ["--html", "--trace"])
-@pytest.mark.parametrize("name", ["run.jsonl", "run.0002-0001.jsonl", "config.toml", "tape.jsonl", "summary.json"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("run.jsonl", "run.0002-0001.jsonl", "config.toml", "tape.jsonl", "summary.json", "checkpoint"),
+        *("model/model.safetensors", "store/layout.json", "logs/syncer.log"),
+    ],
+)
 def test_what_a_run_has_left_is_not_overwritten(
     name: str, flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
+from support.full_disk import files_of_at_most
 from unlockstep.core.errors import UsageError
 from unlockstep.models import build_model, causal_loss, positions_max, save_model
 
@@ -198,6 +199,24 @@ def test_saving_below_a_file_is_refused_and_leaves_nothing(tmp_path: Path):
     with pytest.raises(UsageError, match=r"the model cannot be saved to .* \(.*\): name a folder you can write to"):
         save_model(Bigram(), tmp_path / "file" / "model")
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_link_to_a_saved_model_stays_one(tmp_path: Path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "there" / "model")
+    for size in (2, 3):
+        save_model(nn.Linear(size, size), tmp_path / "link")
+        load_model(nn.Linear(size, size), tmp_path / "there" / "model" / "model.safetensors")
+    assert (tmp_path / "link").is_symlink()
+    assert [path.name for path in (tmp_path / "there").iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize("spec", ["llama-tiny", "module"])
+def test_a_full_disk_is_an_error_of_the_operating_system_and_leaves_nothing(tmp_path: Path, spec: str):
+    model = nn.Linear(100, 100) if spec == "module" else build_model(spec, 256, seed=0)
+    with files_of_at_most(10_000), pytest.raises(OSError, match=f"File too large: '{tmp_path / 'model'}'"):
+        save_model(model, tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_failed_save_leaves_the_model_saved_before(tmp_path: Path):

@@ -32,6 +32,7 @@ def guests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Guests:
         "http://127.0.0.1:9",
         folder,
         folder / "tape.jsonl",
+        before=status(learners=()),
         read_status=lambda url: status(learners=(learner_status("a"),)),
         note=note,
         program=(sys.executable, str(tmp_path / "stand_in.py")),

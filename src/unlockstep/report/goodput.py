@@ -28,14 +28,14 @@ import bisect
 import math
 import statistics
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from unlockstep.core.events import Event, LearnerJoined, StepReported
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 from unlockstep.core.status import LedgerStatus
-from unlockstep.report.stretches import Attendance, Doing, Sink, Stretch
+from unlockstep.report.stretches import Attendance, Doing, Stretch
 from unlockstep.report.tape_time import TapeTime
 from unlockstep.tape import Join, Leave, Replace, Slow, Tape
 
@@ -137,6 +137,11 @@ class _Windows:
         first = bisect.bisect_right(self._at_ns, max(0, begin_ns))
         return self._factors[first - 1] if first == bisect.bisect_right(self._at_ns, max(0, end_ns)) else None
 
+    def slowest(self, begin_ns: int, end_ns: int) -> float:
+        """The largest factor that is in force some time of a stretch."""
+        first, last = (bisect.bisect_right(self._at_ns, max(0, at_ns)) for at_ns in (begin_ns, end_ns))
+        return max(self._factors[first - 1 : last])
+
 
 class RosterTime:
     """Adds up what learners did, event by event.
@@ -144,10 +149,11 @@ class RosterTime:
     Args:
         tape: what was done to the run; whoever passes it shows it every event first.
         until_ns: how long a run is known to have gone on whose log does not end, ns.
-        also: who else takes the stretches.
+        also: who else takes the stretches, each with how many times slower than at its own speed the tape has the
+            learner meanwhile, at most.
     """
 
-    def __init__(self, tape: TapeTime, until_ns: int, also: Sink) -> None:
+    def __init__(self, tape: TapeTime, until_ns: int, also: Callable[[Stretch, float], None]) -> None:
         self._tape = tape
         self._windows = {} if tape.tape is None else {name: _Windows(tape.tape, name) for name in tape.tape.cast}
         self._until_ns = until_ns
@@ -167,7 +173,7 @@ class RosterTime:
         self._attendance.see(event)
 
     def _take(self, stretch: Stretch) -> None:
-        self._also(stretch)
+        self._also(stretch, self._slowest(stretch))
         if self._windows and not self._tape.is_known:
             self._kept.append(stretch)
             return
@@ -175,6 +181,12 @@ class RosterTime:
             self._add(kept)
         self._kept.clear()
         self._add(stretch)
+
+    def _slowest(self, stretch: Stretch) -> float:
+        windows = self._windows.get(stretch.learner)
+        if windows is None or not self._tape.is_known:
+            return 1.0
+        return windows.slowest(self._told_ns(stretch.begin_ns), self._told_ns(stretch.end_ns))
 
     def _add(self, stretch: Stretch) -> None:
         windows = self._windows.get(stretch.learner)

@@ -88,23 +88,29 @@ class Training:
     """When at least one learner trained: it was in a step, or between two, whether or not anybody heard of it then.
 
     Of a step that took more than twice as long as the median of the fifteen before it, the end counts alone, so much as
-    two of them take: its process may have stood still.
+    two of them take: its process may have stood still. That an event tape slows a learner is known, and no stand.
     """
 
     def __init__(self) -> None:
         self._trained = Union()
         self._lengths_ns: dict[str, deque[int]] = {}
 
-    def take(self, stretch: Stretch) -> None:
-        """A stretch is settled. (A ``Sink``.)"""
+    def take(self, stretch: Stretch, slowest: float = 1.0) -> None:
+        """A stretch is settled.
+
+        Args:
+            slowest: how many times slower than at its own speed the learner was meant to be meanwhile, at most.
+        """
         if stretch.doing not in (Doing.COMPUTING, Doing.WAITING) or stretch.end_ns <= stretch.begin_ns:
             return
         begin_ns = stretch.begin_ns
         if stretch.step_ns:
             lengths_ns = self._lengths_ns.setdefault(stretch.learner, deque(maxlen=USUAL_STEPS))
-            if lengths_ns and stretch.step_ns > STILL_STEPS * min(lengths_ns):
-                begin_ns = max(begin_ns, stretch.end_ns - round(STILL_STEPS * statistics.median(lengths_ns)))
-            lengths_ns.append(stretch.step_ns)
+            own_ns = round(stretch.step_ns / slowest)
+            if lengths_ns and own_ns > STILL_STEPS * min(lengths_ns):
+                usual_ns = statistics.median(lengths_ns) * slowest
+                begin_ns = max(begin_ns, stretch.end_ns - round(STILL_STEPS * usual_ns))
+            lengths_ns.append(own_ns)
         self._trained.add(begin_ns, stretch.end_ns)
 
     def missing_ns(self, spans: Iterable[tuple[int, int]]) -> int:

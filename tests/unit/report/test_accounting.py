@@ -35,7 +35,7 @@ from unlockstep.learners.toy import ToyBackend
 from unlockstep.report.accounting import Accounting, LearnerAccount, Spread, Validation, account, spread
 from unlockstep.report.presence import Absence
 from unlockstep.sim.world import World
-from unlockstep.tape import Kill, Restart, Tape
+from unlockstep.tape import Kill, Restart, Slow, Tape
 
 MS = 1_000_000
 
@@ -271,6 +271,14 @@ def test_who_trained_on_without_a_syncer_or_a_connection_was_no_downtime() -> No
 def test_a_step_in_which_a_process_stood_still_keeps_nobody_up_but_at_its_end() -> None:
     stood = StepReported(104, "a", 1, 5, 5, 50, 100, 2.0)
     assert tell(*START, *trained(2, 3, 4), stood, finished(200)).downtime_ns == 104 - 4 - 2
+
+
+@pytest.mark.parametrize(("factor", "downtime_ns"), [(100.0, 0), (50.0, 0), (10.0, 80), (1.0, 98)])
+def test_a_step_that_the_tape_slows_is_training_as_far_as_it_does(factor: float, downtime_ns: int) -> None:
+    tape = Tape(name="x", learners=("a",), actions=(Slow(at_ns=4, target="a", factor=factor),), began_ns=0)
+    slow = StepReported(104, "a", 1, 5, 5, 50, 100, 2.0)
+    story = (*START, *trained(2, 3, 4), slow, finished(104))
+    assert account(story, ProtocolOptions(fragments=1), tape).downtime_ns == downtime_ns
 
 
 def test_the_time_between_an_orderly_stop_and_the_next_life_is_down() -> None:

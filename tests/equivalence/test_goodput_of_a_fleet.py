@@ -57,8 +57,7 @@ def test_the_goodput_of_a_fleets_tape_is_that_of_the_fleet(chips: int, learners:
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_goodput_of_an_experiment_is_that_of_the_fleet(seed: int) -> None:
-    """How long everything takes does not depend on what is learned: here nothing is. The result that is kept was taken
-    when the tokens were trained; the report's definition goes on to the last step, which others wait for."""
+    """How long everything takes does not depend on what is learned: here nothing is."""
     name = "dense: 8 learners, failures"
     with imported("experiments/failures.py") as experiment:
         trial = next(trial for trial in experiment.trials(False) if trial.name == name)
@@ -71,4 +70,4 @@ def test_the_goodput_of_an_experiment_is_that_of_the_fleet(seed: int) -> None:
         score = trials._fleet_score(trial.storm, config, ring.world.events, tape)
         kept = result_file.read(ROOT / "experiments" / "results" / "failures.json").of(name)[seed].fleet
     assert score.goodput == pytest.approx(score.simulated, abs=0.02)
-    assert score.goodput == pytest.approx(kept.goodput, abs=0.0125)
+    assert score.goodput == pytest.approx(kept.goodput, abs=1e-4)

@@ -296,17 +296,15 @@ def _compare_model(
 
 def _check_out(out: Path | None) -> None:
     """Raises UsageError for a place that is a run's, or holds something, or cannot be written."""
-    from unlockstep.cli.run_folder import RUN_LOG_FILE
+    from unlockstep.cli.run_folder import run_around
     from unlockstep.core.errors import UsageError
     from unlockstep.models import check_can_save
 
     if out is None:
         return
-    place = out.resolve()
-    for folder in (place, *place.parents):
-        if (folder / RUN_LOG_FILE).is_file():
-            raise UsageError(f"--out {out} is in {folder}, which is a run's; choose a folder outside of it")
-    if place.is_dir() and any(place.iterdir()):
+    if (folder := run_around(out)) is not None:
+        raise UsageError(f"--out {out} is in {folder}, which is a run's; choose a folder outside of it")
+    if out.is_dir() and any(out.iterdir()):
         raise UsageError(f"--out {out} is not empty, and nothing is overwritten; choose a new folder")
     check_can_save(out)
 

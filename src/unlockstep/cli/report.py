@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
     from unlockstep.checkers import Violation
@@ -56,7 +58,9 @@ def report(
     if trace is not None and len(runs) > 1:
         raise UsageError(f"--trace {trace} is of one run, and {len(runs)} are given; name one")
     found = [find_run(run) for run in runs]
-    check_targets([one.events.path for one in found], {"--html": html, "--trace": trace})
+    page = _page_place(found, html, as_json)
+    targets = {"the page" if html is None else "--html": page, "--trace": trace, "--tensorboard": tensorboard}
+    check_targets([one.events.path for one in found], targets)
     for one in found if check else ():
         _require_beginning(one)
     console = wide_console(stderr=as_json)
@@ -81,13 +85,21 @@ def report(
         broken |= {rule for rule, violations in (checks or {}).items() if violations}
     if as_json:
         print_json(records[0] if len(records) == 1 else {"runs": records})
-    _write(console, reported, html, trace, tensorboard, as_json)
+    _write(console, reported, page, html is not None, trace, tensorboard, as_json)
     if broken:
         names = ", ".join(rule for rule in sorted(broken))
-        whose = "the run breaks" if len(runs) == 1 else "the runs break"
-        raise RunFailed(f"{whose} {len(broken)} of {rules} rules: {names}")
+        raise RunFailed(f"the run{' breaks' if len(runs) == 1 else 's break'} {len(broken)} of {rules} rules: {names}")
     if check and cut:
         raise UsageError(f"{cut[0]}, to have that checked, too")
+
+
+def _page_place(found: Sequence[FoundRun], html: Path | None, as_json: bool) -> Path | None:
+    """Where the page goes, wanted or by itself; None: there is none."""
+    from unlockstep.cli.report_files import PAGE_FILE
+
+    if html is not None or as_json:
+        return html
+    return found[0].folder / PAGE_FILE if len(found) == 1 else Path(PAGE_FILE)
 
 
 def _require_beginning(found: FoundRun) -> None:
@@ -105,13 +117,14 @@ def _require_beginning(found: FoundRun) -> None:
 def _write(
     console: Console,
     runs: list[Any],
-    html: Path | None,
+    page: Path | None,
+    is_wanted: bool,
     trace: Path | None,
     tensorboard: Path | None,
     as_json: bool,
 ) -> None:
     """What is wanted; that the page nobody asked for cannot be written is no failure."""
-    from unlockstep.cli.report_files import PAGE_FILE, write_page, write_scalars, write_trace
+    from unlockstep.cli.report_files import write_page, write_scalars, write_trace
     from unlockstep.core.errors import UsageError
 
     def tell(what: str) -> None:
@@ -120,15 +133,13 @@ def _write(
 
     if not runs:
         return
-    if html is not None:
-        write_page(runs, html)
-        tell(f"page written: {html}")
-    elif not as_json:
-        path = runs[0].found.folder / PAGE_FILE if len(runs) == 1 else Path(PAGE_FILE)
+    if page is not None:
         try:
-            write_page(runs, path)
-            tell(f"page written: {path}")
+            write_page(runs, page)
+            tell(f"page written: {page}")
         except UsageError as error:
+            if is_wanted:
+                raise
             tell(str(error))
     if trace is not None:
         write_trace(runs[0], trace)

@@ -42,22 +42,20 @@ def check_targets(logs: Sequence[Path], targets: Mapping[str, Path | None]) -> N
     Raises:
         UsageError: that would happen.
     """
-    from unlockstep.cli import run_folder as names
+    from unlockstep.cli.run_folder import KEPT, RUN_LOG_FILE, real_place, run_around
     from unlockstep.runlog import is_of_log
 
-    kept = (
-        *(names.CONFIG_FILE, names.TAPE_FILE, names.SUMMARY_FILE, names.CHECKPOINT_FILE),
-        *(names.STORE_FOLDER, names.MODEL_FOLDER, names.LOG_FOLDER),
-    )
     taken: dict[Path, str] = {}
     for flag, target in targets.items():
         if target is None:
             continue
-        place = target.resolve()
-        for log in logs:
-            folder = log.parent.resolve()
+        place = real_place(target)
+        around = run_around(place)
+        of_others = () if around is None else (around / RUN_LOG_FILE,)
+        for log in (*logs, *of_others):
+            folder = real_place(log.parent)
             name = place.relative_to(folder).parts[0] if folder in place.parents else ""
-            if is_of_log(name, log) or name in kept:
+            if is_of_log(name, log) or name in KEPT:
                 raise UsageError(f"{flag} {target} would overwrite a file of the run; choose another place")
         if place in taken:
             raise UsageError(f"{taken[place]} and {flag} are both {target}; name two files")

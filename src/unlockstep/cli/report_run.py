@@ -77,8 +77,8 @@ def find_run(run: Path) -> FoundRun:
         inside = sorted(entry.parent for entry in run.glob(f"*/{RUN_LOG_FILE}")) if run.is_dir() else []
         if inside:
             raise UsageError(
-                f"{run} is a folder of {counted(len(inside), 'run')}, and no run; name the runs themselves: "
-                f"unlockstep report {run}/*"
+                f"{run} is a folder of {counted(len(inside), 'run')}, and no run; name a run itself, such as "
+                f"{inside[0]}"
             )
         raise UsageError(f"there is no run log {log_file}; give the folder of a run, or the {RUN_LOG_FILE} in it")
     header, events = runlog.read(log_file)
@@ -166,6 +166,7 @@ def view_of(found: FoundRun, summary: Summary, extent: Extent, label: str) -> Ru
 def settings_of(found: FoundRun) -> tuple[tuple[str, str], ...]:
     """The main settings of a run, for people; and what has written this report."""
     from unlockstep import __version__
+    from unlockstep import tape as tapes
 
     config = found.config
     protocol, outer, codec = config.protocol, config.outer, config.codec
@@ -195,7 +196,7 @@ def settings_of(found: FoundRun) -> tuple[tuple[str, str], ...]:
     if found.simulated:
         rows.append(("virtual step, start", f"{config.virtual.step_s:g} s, {config.virtual.start_s:g} s"))
     if found.tape is not None:
-        rows.append(("tape", found.tape.name))
+        rows.append(("tape", f"{found.tape.name}, {tapes.fingerprint(found.tape)}"))
     rows.append(("report written by", f"unlockstep {__version__}"))
     return tuple(rows)
 

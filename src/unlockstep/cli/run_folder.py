@@ -36,6 +36,22 @@ STORE_FOLDER = "store"
 RUNS_FOLDER = "runs"
 
 
+KEPT = (CONFIG_FILE, TAPE_FILE, CHECKPOINT_FILE, MODEL_FOLDER, SUMMARY_FILE, LOG_FOLDER, STORE_FOLDER,
+        "learners", "chaos", "audit.jsonl", "processes.json")  # fmt: skip
+"""What a run leaves beside its log, of whatever kind it was."""
+
+
+def run_around(place: Path) -> Path | None:
+    """The folder of a run that a place is, or lies in, wherever links lead; None: of none."""
+    real = real_place(place)
+    return next((folder for folder in (real, *real.parents) if (folder / RUN_LOG_FILE).is_file()), None)
+
+
+def real_place(place: Path) -> Path:
+    """Where links lead; of one that leads to itself, itself, which nothing can be written to."""
+    return Path(os.path.realpath(place))
+
+
 def default_run_folder(run: str) -> Path:
     """``runs/NAME-DATE-TIME-PROCESS``, under the folder one is in: two runs begun in one second do not share it."""
     return Path(RUNS_FOLDER) / f"{run}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"

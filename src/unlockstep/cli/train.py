@@ -40,9 +40,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as JSON,
 
 def train(
     learners: Annotated[int | None, typer.Option(help="Processes that train (local.learners).")] = None,
-    steps: Annotated[int | None, typer.Option(help="Length of the run on the syncer's clock (run.steps).")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Length on the clock, and of the inner schedule (run.steps).")
+    ] = None,
     tokens: Annotated[
-        int | None, typer.Option(help="Length in tokens of all learners (run.tokens); sets run.steps to match.")
+        int | None, typer.Option(help="Length in tokens of all (run.tokens); --steps, if not given, is set to match.")
     ] = None,
     quorum: Annotated[int | None, typer.Option(help="Learners a round needs (protocol.quorum).")] = None,
     seed: Annotated[int | None, typer.Option(help="Of parameters and data (run.seed).")] = None,

@@ -360,7 +360,7 @@ def lines(title: str, x: Axis, y: Axis, series: Sequence[Series], width: int = 4
     if high is not None:
         highest = max(filter(math.isfinite, ys))
         ys = [min(value, high) for value in ys]
-        note = f"above this in the first {100 * y.settles:g} % alone, up to {number(highest)}"
+        note = f"cut off: up to {number(highest)} in the first {100 * y.settles:g} %"
     chart = Chart(title, x, y, xs, ys, width, height, note)
     for one in series:
         chart.line(one)

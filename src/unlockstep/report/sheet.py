@@ -25,7 +25,7 @@ DEFINITIONS = (
      "killed stays on it. With an event tape it is who is on the tape."),
     ("Undisturbed speed", "That of a learner's median step; or, if its steps on the whole were faster, theirs."),
     ("Slower steps, slowed", "Steps took longer than the median one; the timeline shows those that took more than "
-     "twice as long."),
+     "twice as long. A process that was stopped is in such a step, and away once its lease is over."),
     ("Waiting", "In no step, and not known to be without a connection: for parameters, for data, for the end."),
     ("Recovering", "A new process had joined, and had not begun its first step."),
     ("Away", "Without a connection, and in no step that anybody ever heard of."),

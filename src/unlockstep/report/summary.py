@@ -70,6 +70,7 @@ class Summary(msgspec.Struct, frozen=True):
 def table(summary: Summary) -> Group:
     """The summary for a terminal."""
     accounting = summary.accounting
+    last = {absence.learner: number for number, absence in enumerate(accounting.absences)}
     parts: list[RenderableType] = [
         Text(),
         _headline(summary),
@@ -78,8 +79,8 @@ def table(summary: Summary) -> Group:
         Text(),
         _indented(_learners(accounting)),
         *(
-            _indented(Text(_absence(absence, absence.learner in summary.starting)))
-            for absence in accounting.absences
+            _indented(Text(_absence(absence, absence.learner in summary.starting, last[absence.learner] > number)))
+            for number, absence in enumerate(accounting.absences)
             if not _is_farewell(absence)
         ),
         Text(),
@@ -275,14 +276,14 @@ _WAYS = {
 }
 
 
-def _absence(absence: Absence, starting: bool) -> str:
+def _absence(absence: Absence, starting: bool, goes_again: bool) -> str:
     learner = printable(absence.learner)
     if absence.joined_ns is None:
         end = "the run ended while it was starting again" if starting else "did not return"
         return f"{learner} went away and {end}"
     text = f"{learner} was away for {duration(absence.joined_ns - absence.gone_ns)}"
     if absence.contributed_ns is None:
-        return f"{text} and contributed nothing after that"
+        return f"{text} and {'went again before it contributed' if goes_again else 'contributed nothing after that'}"
     way = f", {_WAYS[absence.recovered]}" if absence.recovered in _WAYS else ""
     after = duration(absence.contributed_ns - absence.joined_ns)
     return f"{text}; it contributed again {after} after it had joined{way}"

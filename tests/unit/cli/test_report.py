@@ -149,7 +149,7 @@ def test_a_folder_of_runs_is_told_from_a_run(tmp_path: Path, capsys: pytest.Capt
         folder_of(tmp_path / name, GOOD)
     assert app.run(["report", str(tmp_path)]) == exits.USAGE
     said = capsys.readouterr().err
-    assert f"is a folder of 2 runs, and no run; name the runs themselves: unlockstep report {tmp_path}/*" in said
+    assert f"is a folder of 2 runs, and no run; name a run itself, such as {tmp_path}/" in said
 
 
 @pytest.mark.parametrize(
@@ -295,12 +295,13 @@ def test_a_file_that_was_asked_for_and_cannot_be_written_is_an_error(
     )
 
 
-@pytest.mark.parametrize("flag", ["--html", "--trace"])
+@pytest.mark.parametrize("flag", ["--html", "--trace", "--tensorboard"])
 @pytest.mark.parametrize(
     "name",
     [
         *("run.jsonl", "run.0002-0001.jsonl", "config.toml", "tape.jsonl", "summary.json", "checkpoint"),
-        *("model/model.safetensors", "store/layout.json", "logs/syncer.log"),
+        *("model/model.safetensors", "store/layout.json", "logs/syncer.log", "store/fragments/000", "audit.jsonl"),
+        *("learners/a.safetensors", "chaos/a.json", "processes.json"),
     ],
 )
 def test_what_a_run_has_left_is_not_overwritten(
@@ -309,12 +310,29 @@ def test_what_a_run_has_left_is_not_overwritten(
     folder, other = folder_of(tmp_path / "run", GOOD), folder_of(tmp_path / "other", GOOD)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     target = other / ".." / "run" / name
-    for runs in ([str(folder)], [str(other), str(folder)]) if flag == "--html" else ([str(folder)],):
+    # That run's page, or another's.
+    for runs in ([str(folder)], [str(other)], *([[str(other), str(folder)]] if flag != "--trace" else [])):
         assert app.run(["report", *runs, flag, str(target)]) == exits.USAGE
         written = capsys.readouterr()
         assert written.out == ""
         assert written.err == f"error: {flag} {target} would overwrite a file of the run; choose another place\n"
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_the_page_that_nobody_named_is_not_written_over_either(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = folder_of(tmp_path / "run", GOOD)
+    assert app.run(["report", str(folder), "--trace", str(folder / "report.html")]) == exits.USAGE
+    assert f"the page and --trace are both {folder / 'report.html'}; name two files" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--html", "--trace"])
+def test_a_link_that_leads_to_itself_gives_way(flag: str, tmp_path: Path) -> None:
+    folder, loop = folder_of(tmp_path / "run", GOOD), tmp_path / "loop"
+    loop.symlink_to(loop)
+    assert app.run(["report", str(folder), flag, str(loop)]) == exits.DONE
+    assert loop.is_file() and not loop.is_symlink()
 
 
 def test_a_page_and_a_trace_do_not_fit_into_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

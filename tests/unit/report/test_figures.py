@@ -150,7 +150,7 @@ def test_a_line_is_cut_where_it_crosses_the_end_of_the_axis() -> None:
 def test_a_chart_that_leaves_out_a_steep_beginning_says_so_and_keeps_what_diverges() -> None:
     drawn = lines("t", Axis("x"), Axis("y", settles=0.1), [Series("one", falling(math.nan), dots=True)])
     root = ElementTree.fromstring(drawn)
-    assert "above this in the first 10 % alone, up to 6" in [each.text for each in root.iter("text")]
+    assert "cut off: up to 6 in the first 10 %" in [each.text for each in root.iter("text")]
     crosses = [each for each in root.iter("path") if each.get("class") == "mark cross"]
     assert [cross[0].text for cross in crosses] == ["one: not a finite number at 40"]
     assert all(0 <= float(each.get("cy", "")) <= 240 for each in root.iter("circle"))

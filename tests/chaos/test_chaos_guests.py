@@ -12,6 +12,7 @@ import pytest
 
 from support import toy_processes
 from support.commands import commands, ended, processes, until, url_of
+from support.full_disk import files_of_at_most
 from support.live_run import small_config
 from support.secret_files import secrets_in
 from support.syncer_thread import syncer_thread
@@ -23,6 +24,7 @@ from unlockstep.chaos.guests import Guests
 from unlockstep.cli import app, exits
 from unlockstep.config import DataSection, ModelSection
 from unlockstep.core.status import Status
+from unlockstep.launch.folders import new_folder
 from unlockstep.launch.local import Ending
 from unlockstep.net.access.security import ServerSecurity
 from unlockstep.net.clients.observer import read_status
@@ -175,6 +177,29 @@ def test_a_token_that_does_not_train_is_refused_at_once(tmp_path: Path, capsys: 
         assert "the token shown has the role observer, which does not train" in refused(
             tmp_path, capsys, at.url, *flags
         )
+
+
+def test_a_folder_in_which_other_guests_begin_is_left_to_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    with syncer_thread(small_config(), tmp_path) as syncer, new_folder(out):
+        assert app.run(["chaos", syncer.url, "--tape", tape_file(tmp_path), "--out", str(out)]) == exits.USAGE
+        assert out.is_dir()
+    assert capsys.readouterr().err == f"error: folder {out} is in use; choose another one with --out\n"
+
+
+def test_nothing_is_left_of_guests_without_room_for_their_tape(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with syncer_thread(small_config(), tmp_path) as syncer:
+        tape_file(tmp_path)
+        with files_of_at_most(10):
+            out = tmp_path / "out"
+            assert app.run(["chaos", syncer.url, "--tape", str(tmp_path / "t.toml"), "--out", str(out)]) == exits.USAGE
+    error = capsys.readouterr().err
+    assert "tape.jsonl cannot be written" in error and len(error.splitlines()) == 1
+    assert not out.exists()
 
 
 def test_nothing_is_left_of_guests_that_cannot_begin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,6 +60,45 @@ def test_a_run_whose_tape_was_being_played_when_all_was_killed_can_be_reported_a
     assert run(["replay", str(again.run), "--until", "1"]) == 0
 
 
+def test_a_run_that_was_killed_before_its_tape_began_goes_on_with_the_learners_of_the_tape(
+    tape: str, tmp_path: Path
+) -> None:
+    with Train(tmp_path, "--tape", tape, *SETTINGS) as train:
+        train.until("the syncer listens at")
+        pids = train.pids()
+        train.process.kill()
+        train.process.wait()
+        assert all(is_gone(pid, 10) for pid in pids.values())
+    played = tapes.read(train.run / "tape.jsonl")
+    assert (played.learners, played.actions, played.began_ns) == (("a", "b"), (), None)
+    assert run(["simulate", "tape", str(train.run / "tape.jsonl")]) == 0
+    assert run(["report", str(train.run)]) == 0
+    with Train(tmp_path, resumes=True) as again:
+        said = again.end()
+    assert again.process.returncode == 0, said
+    assert "a trains" in again.output and "learner-0" not in again.output
+    assert run(["report", str(again.run), "--check"]) == 0
+
+
+def test_a_model_that_was_not_written_can_be_made_from_the_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Train(tmp_path, "--learners", "2", "--no-kill", *SETTINGS) as train:
+        train.until("learner-0 trains", "learner-1 trains", "validation loss")
+        resource.prlimit(train.pids()["evaluator"], resource.RLIMIT_FSIZE, (0, 0))
+        said = train.end()
+    make = f"make it from the log, unlockstep replay {train.run} --out FOLDER\n"
+    assert train.process.returncode == 1
+    assert said.startswith("error: the final model was not written: the evaluator exited with code ")
+    assert said.endswith(make) and said.count("\n") == 1
+    capsys.readouterr()
+    assert run(["train", "--resume", str(train.run)]) == 2
+    finished = f"error: the run in {train.run} has finished, and its final model was not written; "
+    assert capsys.readouterr().err == finished + make
+    assert run(["replay", str(train.run), "--out", str(tmp_path / "made")]) == 0, "that of the store, bit for bit"
+    assert (tmp_path / "made" / "model.safetensors").is_file()
+
+
 def test_a_run_without_room_for_its_tape_goes_on_and_one_without_room_for_its_summary_says_so(
     tape: str, tmp_path: Path
 ) -> None:

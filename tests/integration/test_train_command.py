@@ -96,7 +96,7 @@ def test_a_folder_that_holds_something_is_one_sentence(tmp_path: Path, capsys: p
     (tmp_path / "mine").write_text("keep")
     assert run(["train", "--out", str(tmp_path)]) == 2
     fix = "choose another one with --out, or remove it"
-    assert capsys.readouterr().err == f"error: run folder {tmp_path} is not empty; {fix}\n"
+    assert capsys.readouterr().err == f"error: folder {tmp_path} is not empty; {fix}\n"
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 

@@ -72,7 +72,6 @@ class Guests:
         supervisor = self._supervisor
         with Wakeup() as wakeup, Processes(self._folder, wakeup, self._now_ns) as processes:
             self._wakeup, self._processes = wakeup, processes
-            supervisor.enter(Hands(processes, self._launch, self._note))
             poll = StatusPoll(self._read_status, self._url, self._now_ns, self._status)
             try:
                 outcome = self._play(poll)
@@ -85,6 +84,7 @@ class Guests:
     def _play(self, poll: StatusPoll) -> Outcome:
         """Until nobody is broken any more, whatever is in the way."""
         try:
+            self._supervisor.enter(Hands(self._processes, self._launch, self._note))
             for name in self._supervisor.learners:
                 self._launch(name)
             outcome = self._look_after(poll)

@@ -4,7 +4,8 @@ Decides what every action is on processes, when the tape begins, what is left ou
 has it, and what is written down of what was played. Does not decide who is started again after dying by itself, nor
 when the run ends (``launch.local``, ``guests``).
 
-The tape begins when all learners it names at the start have done a step. What is played is written down as it happens,
+The tape begins when all learners it names at the start have done a step. Who these are is on the disk before any of
+them is started: a run that is resumed has them, however early it was cut short. What is played is written down as it happens,
 with the time at which it did, as a tape: what cannot be done any more is not on it, and told to whoever watches. So it
 is a valid tape, which can be played again and simulated.
 
@@ -26,6 +27,7 @@ from unlockstep import tape as tapes
 from unlockstep.chaos.gait import Gait
 from unlockstep.chaos.knobs import Knobs
 from unlockstep.chaos.proxy import Links, Way
+from unlockstep.core.errors import UsageError
 from unlockstep.core.ids import NANOSECONDS_PER_SECOND
 from unlockstep.core.status import Status
 from unlockstep.files import whole
@@ -114,6 +116,7 @@ class Supervisor:
     def enter(self, hands: Hands) -> None:
         self._hands = hands
         self._gait = Gait(hands.processes, lambda name: self._knobs_of(name).is_ready)
+        self._written.open()
 
     def started(self, name: str) -> None:
         if name == EVALUATOR:
@@ -376,6 +379,22 @@ class PlayedTape:
         self._is_behind = True
         """Something that was played is not in the file, or only a part of its line."""
         self._is_told = False
+
+    def open(self) -> None:
+        """Nobody has been started: a tape on which nothing is played yet.
+
+        Raises:
+            UsageError: there is no room for it.
+        """
+        if not self._tape.learners:
+            return
+        try:
+            self._write()
+        except OSError as error:
+            raise UsageError(
+                f"{self._path} cannot be written ({error.strerror or error}); free some space, or choose another "
+                "folder with --out"
+            ) from None
 
     def begin(self, log_ns: int) -> None:
         """It is played from now on, which is this time in the log of the run."""

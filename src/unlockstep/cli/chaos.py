@@ -19,7 +19,6 @@ from unlockstep.cli.trust import Trust, require_trusted
 
 if TYPE_CHECKING:
     from unlockstep.core.status import Status
-    from unlockstep.launch.folders import NewFolder
     from unlockstep.launch.local import Outcome
     from unlockstep.tape import Tape
 
@@ -46,8 +45,9 @@ def chaos(
     from unlockstep.cli import exits
     from unlockstep.cli.access import client_security
     from unlockstep.cli.assembly import require_torch
-    from unlockstep.cli.run_folder import TAPE_FILE
+    from unlockstep.cli.run_folder import RUNS_FOLDER, TAPE_FILE
     from unlockstep.core.errors import Unanswered, UsageError
+    from unlockstep.launch.folders import new_folder
     from unlockstep.launch.local import Ending
     from unlockstep.net.access.roles import TRAINS
     from unlockstep.net.access.security import IF_TLS
@@ -66,17 +66,19 @@ def chaos(
     # Every learner would refuse this by itself, when there is a folder and others have begun.
     config = run_config.loads(read_config(url, run, security), source=f"the configuration from {url}")
     require_trusted(config, trust_syncer)
-    folder, new = _new_folder(out, played.name)
+    folder = out or Path(RUNS_FOLDER) / f"chaos-{played.name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     options = ["--trust-syncer"] if trust_syncer else []
     options += ["--run", run] if run is not None else []
     options += ["--token-file", str(token_file)] if token_file is not None else []
-    outcome = _play(played, url, folder, before, lambda url: read_status(url, run, security), options, plain)
-    if outcome.ending is Ending.REFUSED:
-        new.remove()
-        raise UsageError(outcome.sentence)
+    with new_folder(folder) as new:
+        new.begun()  # From now on Ctrl-C leaves what there is.
+        outcome = _play(played, url, folder, before, lambda url: read_status(url, run, security), options, plain)
+        if outcome.ending is Ending.REFUSED:
+            new.refused()
+            raise UsageError(outcome.sentence)
     if outcome.ending is Ending.FAILED:
         raise exits.RunFailed(outcome.sentence)
-    if (folder / TAPE_FILE).exists():
+    if (folder / TAPE_FILE).exists() and tapes.read(folder / TAPE_FILE).began_ns is not None:
         print(f"what was played is in {folder / TAPE_FILE}")
     return exits.SIGNALLED + outcome.signal if outcome.ending is Ending.INTERRUPTED else exits.DONE
 
@@ -117,21 +119,3 @@ def _play(
         if outcome.ending in (Ending.FINISHED, Ending.INTERRUPTED):
             watcher.note(outcome.sentence, time.monotonic_ns())
     return outcome
-
-
-def _new_folder(out: Path | None, tape: str) -> tuple[Path, NewFolder]:
-    """Made, and empty; and how it is removed again. Raises UsageError otherwise."""
-    from unlockstep.cli.run_folder import RUNS_FOLDER
-    from unlockstep.core.errors import UsageError
-    from unlockstep.launch.folders import NewFolder
-
-    folder = out or Path(RUNS_FOLDER) / f"chaos-{tape}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-    made = [path for path in (*reversed(folder.parents), folder) if not path.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        is_used = any(folder.iterdir())
-    except OSError as error:
-        raise UsageError(f"folder {folder} cannot be made ({error.strerror}); choose another with --out") from None
-    if is_used:
-        raise UsageError(f"folder {folder} is not empty; choose another with --out")
-    return folder, NewFolder(folder, made)

@@ -156,9 +156,9 @@ def _left_run(folder: Path) -> RunConfig:
     """Settings of the run in a folder. Raises UsageError if it is not one to go on with."""
     from unlockstep import config as run_config
     from unlockstep.cli.report_run import told_ending
-    from unlockstep.cli.run_folder import CONFIG_FILE, RUN_LOG_FILE
+    from unlockstep.cli.run_folder import CONFIG_FILE, MODEL_FOLDER, RUN_LOG_FILE
     from unlockstep.core.errors import UsageError
-    from unlockstep.launch.local import Ending
+    from unlockstep.launch.local import Ending, from_log
 
     is_there, has_log = ((folder / name).is_file() for name in (CONFIG_FILE, RUN_LOG_FILE))
     config = run_config.load(folder / CONFIG_FILE) if is_there else None
@@ -172,6 +172,10 @@ def _left_run(folder: Path) -> RunConfig:
             "with other settings or another tape"
         )
     if _has_finished(config, folder):
+        if config.local.evaluator and not (folder / MODEL_FOLDER).is_dir():
+            raise UsageError(
+                f"the run in {folder} has finished, and its final model was not written; {from_log(folder)}"
+            )
         raise UsageError(f"the run in {folder} has finished; there is nothing to go on with")
     if not config.virtual.enabled and not _is_left(folder / RUN_LOG_FILE):
         raise UsageError(f"the run in {folder} goes on: its syncer is at work; end that run first")

@@ -1,4 +1,4 @@
-"""The folder of a local run, made before the run begins, and held by one process at a time.
+"""The folder of a local run, or of guests, made before these begin, and held by one process at a time.
 
 Decides that it is nobody else's, and that nothing is left of a run that never began. What is in it is
 ``cli.run_folder``'s.
@@ -23,7 +23,7 @@ from unlockstep.core.errors import UsageError
 
 
 class NewFolder:
-    """The folder of a run that has not begun yet.
+    """The folder of something that has not begun yet: a run, or guests in another one's.
 
     Args:
         path: of the folder.
@@ -49,31 +49,44 @@ class NewFolder:
 
 
 @contextmanager
-def new_run_folder(config: RunConfig, folder: Path) -> Iterator[NewFolder]:
-    """A folder for the run, with ``config.toml`` in it, held while the block runs. If UsageError or Ctrl-C ends the
-    block before the run has begun, all of it is removed again; once it has, nothing is, whatever ends the block.
+def new_folder(folder: Path) -> Iterator[NewFolder]:
+    """A folder with nothing in it, held while the block runs. If UsageError or Ctrl-C ends the block before what is to
+    be in it has begun, all of it is removed again; once that has, nothing is, whatever ends the block.
 
     Raises:
-        UsageError: the folder is not empty or cannot be written, or another run begins there.
+        UsageError: the folder is not empty or cannot be made, or another process holds it.
     """
     made = _make(folder)
-    with _taken(folder, f"run folder {folder} is another run's; choose another one with --out"):
+    with _taken(folder, _in_use(folder)):
+        if any(folder.iterdir()):  # Whoever had it when it was looked into has ended since.
+            raise UsageError(_in_use(folder))
         new = NewFolder(folder, made)
-        try:
-            with (folder / "config.toml").open("x", encoding="utf-8") as file:  # Where there are no locks, one gets it.
-                file.write(configuration.dumps(config))
-        except FileExistsError:
-            raise UsageError(f"run folder {folder} is another run's; choose another one with --out") from None
-        except OSError as error:
-            new.remove()
-            raise UsageError(
-                f"run folder {folder} cannot be written ({error.strerror}); choose another one with --out"
-            ) from None
         try:
             yield new
         except (UsageError, KeyboardInterrupt):
             new.remove()
             raise
+
+
+@contextmanager
+def new_run_folder(config: RunConfig, folder: Path) -> Iterator[NewFolder]:
+    """A ``new_folder`` for a run, with ``config.toml`` in it.
+
+    Raises:
+        UsageError: as there, or the folder cannot be written.
+    """
+    with new_folder(folder) as new:
+        try:
+            with (folder / "config.toml").open("x", encoding="utf-8") as file:  # Where there are no locks, one gets it.
+                file.write(configuration.dumps(config))
+        except FileExistsError:
+            new.begun()  # It is another one's.
+            raise UsageError(_in_use(folder)) from None
+        except OSError as error:
+            raise UsageError(
+                f"folder {folder} cannot be written ({error.strerror}); choose another one with --out"
+            ) from None
+        yield new
 
 
 @contextmanager
@@ -95,7 +108,7 @@ def _taken(folder: Path, taken: str) -> Iterator[None]:
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise UsageError(f"run folder {folder} cannot be read ({error.strerror}); choose one you may use") from None
+        raise UsageError(f"folder {folder} cannot be read ({error.strerror}); choose one you may use") from None
     _held.add(descriptor)
     try:
         with suppress(OSError):
@@ -108,6 +121,10 @@ def _taken(folder: Path, taken: str) -> Iterator[None]:
         if descriptor in _held:  # It is not in a fork.
             _held.remove(descriptor)
             os.close(descriptor)
+
+
+def _in_use(folder: Path) -> str:
+    return f"folder {folder} is in use; choose another one with --out"
 
 
 _held: set[int] = set()
@@ -126,13 +143,11 @@ def _make(folder: Path) -> list[Path]:
     """Make the folder; returns what of its path was not there, outermost first."""
     try:
         if folder.is_dir() and any(folder.iterdir()):
-            raise UsageError(f"run folder {folder} is not empty; choose another one with --out, or remove it")
+            raise UsageError(f"folder {folder} is not empty; choose another one with --out, or remove it")
         missing = [path for path in (*reversed(folder.parents), folder) if not path.exists()]
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(
-            f"run folder {folder} cannot be made ({error.strerror}); choose another one with --out"
-        ) from None
+        raise UsageError(f"folder {folder} cannot be made ({error.strerror}); choose another one with --out") from None
     return missing
 
 

@@ -17,6 +17,7 @@ as its doing costs nobody a restart.
 from __future__ import annotations
 
 import re
+import shlex
 import signal
 import sys
 import threading
@@ -95,6 +96,11 @@ class Outcome(msgspec.Struct, frozen=True):
     """What interrupted it."""
     starting: tuple[str, ...] = ()
     """Learners that had been started again by then, and had not joined yet."""
+
+
+def from_log(folder: Path) -> str:
+    """What is said of a run that is over and has no model."""
+    return f"make it from the log, unlockstep replay {shlex.quote(str(folder))} --out FOLDER"
 
 
 class Watcher(Protocol):
@@ -204,7 +210,8 @@ class LocalRun:
         self._alone_since_ns: int | None = None
         self._saving_until_ns: int | None = None
         self._syncer_ended_ns: int | None = None
-        self._model_is_there = False
+        self._evaluator_ended: Exit | None = None
+        """The last time it did."""
 
     def run(self) -> Outcome:
         """Start everything, look after it, end it. No process is left when this returns or raises."""
@@ -385,6 +392,8 @@ class LocalRun:
     def _on_exit(self, exited: Exit) -> Outcome | None:
         """Somebody other than the syncer has ended."""
         name = exited.name
+        if name == EVALUATOR:
+            self._evaluator_ended = exited
         if not self._is_ending:
             self._returning.pop(name, None)
         if (claim := self._breaker.claims(exited, self._status)) is not None:
@@ -393,7 +402,6 @@ class LocalRun:
             self._note(f"{name} {claim.sentence}")
             return None
         if exited.status in (ChildCode.DONE, ChildCode.ASKED_TO_END):
-            self._model_is_there |= name == EVALUATOR and exited.status == ChildCode.DONE
             if not self._is_ending:
                 self._note(f"{name} has left")
             return None
@@ -450,12 +458,17 @@ class LocalRun:
 
     def _check_ended(self, ended_ns: int) -> Outcome | None:
         """The syncer is gone in order: the run is over as soon as the evaluator is through with the final model."""
-        waited = self._now_ns() - ended_ns > END_S_MAX * NANOSECONDS_PER_SECOND
-        if EVALUATOR in self._processes.running and not waited:
+        is_at_it = EVALUATOR in self._processes.running
+        if is_at_it and self._now_ns() - ended_ns <= END_S_MAX * NANOSECONDS_PER_SECOND:
             return None
-        if self._config.local.evaluator and not self._model_is_there:
-            return self._failed("the final model was not written", EVALUATOR)
-        return Outcome(Ending.FINISHED, "the run has finished")
+        ended = self._evaluator_ended
+        if not self._config.local.evaluator or (ended is not None and ended.status == ChildCode.DONE):
+            return Outcome(Ending.FINISHED, "the run has finished")
+        reason = f"the evaluator took more than {END_S_MAX:g} s" if is_at_it else "there was no evaluator"
+        if ended is not None and not is_at_it:
+            said = [line for line in self._processes.said(EVALUATOR, 1) if line.startswith("error: ")]
+            reason = said[0].removeprefix("error: ") if said else f"the evaluator {ended.sentence}"
+        return Outcome(Ending.FAILED, f"the final model was not written: {reason}; {from_log(self._folder)}")
 
     def _interrupted(self) -> Outcome:
         first = self._wakeup.stop_signals[0]

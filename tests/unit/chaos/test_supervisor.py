@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from support.full_disk import files_of_at_most
 from support.statuses import learner_status, status
 from unlockstep import tape as tapes
 from unlockstep.chaos.supervisor import PlayedTape, Supervisor
+from unlockstep.core.errors import UsageError
 from unlockstep.launch.breaker import Hands
 from unlockstep.launch.processes import Processes, Wakeup
-from unlockstep.tape import Continue, Jump, Kill, Restart, Stop, Tape
+from unlockstep.tape import Continue, Join, Jump, Kill, Restart, Stop, Tape
 
 SECOND_NS = 1_000_000_000
 
@@ -97,6 +100,44 @@ def test_a_tape_that_cannot_be_written_ends_nothing_and_is_made_good_when_there_
     played.add(actions[4], 5 * SECOND_NS)
     assert tapes.read(path).actions == actions
     assert len(notes) == 1
+
+
+def test_who_is_there_at_the_start_is_written_down_before_anybody_is_started(tmp_path: Path) -> None:
+    """A run that is resumed has no other way to know, and its disk may be full from then on."""
+    tape = Tape(name="early", learners=("a", "b"), actions=(Kill(at_ns=SECOND_NS, target="b"),))
+    path, notes = tmp_path / "tape.jsonl", []
+    _enter(tape, tmp_path, notes)
+    assert tapes.read(path) == Tape(name="early", learners=("a", "b"))
+    played = PlayedTape(tape, path, notes.append)
+    with files_of_at_most(10):
+        played.begin(7)
+        played.add(tape.actions[0], SECOND_NS)
+    assert tapes.read(path).learners == ("a", "b") and len(notes) == 1
+    played.end(2 * SECOND_NS)
+    assert tapes.read(path) == Tape(
+        name="early", learners=("a", "b"), actions=tape.actions, end_ns=2 * SECOND_NS, began_ns=7
+    )
+
+
+def test_a_tape_that_begins_with_nobody_is_one_when_somebody_has_joined(tmp_path: Path) -> None:
+    _enter(Tape(name="later", learners=(), actions=(Join(at_ns=SECOND_NS, target="a"),)), tmp_path, [])
+    assert list(tmp_path.glob("*.jsonl")) == []
+
+
+def test_without_room_for_a_tape_nothing_begins(tmp_path: Path) -> None:
+    tape = Tape(name="early", learners=("a",), end_ns=SECOND_NS)
+    with files_of_at_most(10), pytest.raises(UsageError, match=r"cannot be written \(.+\); free some space"):
+        _enter(tape, tmp_path, [])
+    assert list(tmp_path.glob("*.jsonl")) == []
+
+
+def _enter(tape: Tape, folder: Path, notes: list[str]) -> None:
+    supervisor = Supervisor(tape, folder, folder / "tape.jsonl")
+    with Wakeup() as wakeup, Processes(folder, wakeup) as processes:
+        try:
+            supervisor.enter(Hands(processes, notes.append, notes.append))
+        finally:
+            supervisor.close()
 
 
 def _exits(processes: Processes, wakeup: Wakeup) -> list:  # type: ignore[type-arg]

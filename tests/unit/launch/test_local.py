@@ -20,7 +20,7 @@ from unlockstep.core.errors import UsageError
 from unlockstep.core.status import Status
 from unlockstep.launch import local, restarts
 from unlockstep.launch.drill import progress
-from unlockstep.launch.folders import new_run_folder, old_run_folder
+from unlockstep.launch.folders import new_folder, new_run_folder, old_run_folder
 from unlockstep.launch.local import Ending, LocalRun, Outcome
 
 STAND_IN = """
@@ -454,7 +454,24 @@ def test_a_run_without_its_model_has_failed(stage: Stage) -> None:
     stage.on_status = go_on
     outcome = stage.run(restarts_max=0)
     assert outcome.ending is Ending.FAILED
-    assert outcome.sentence.startswith("the final model was not written; ")
+    assert outcome.sentence == (
+        "the final model was not written: the evaluator was killed (SIGKILL); "
+        f"make it from the log, unlockstep replay {stage.folder} --out FOLDER"
+    )
+
+
+def test_why_the_model_was_not_written_is_told_if_the_evaluator_has_said_so(stage: Stage) -> None:
+    stage.plan("evaluator", "1")
+    stage.finish_when("evaluator exited with code 1 and is not started again")
+    sentence = stage.run(restarts_max=0).sentence
+    assert sentence.startswith("the final model was not written: evaluator was told so; make it from the log, ")
+
+
+def test_an_evaluator_that_takes_too_long_is_named(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "END_S_MAX", 0.01)
+    stage.on_status = lambda seen: stage.tell(["syncer"], signal.SIGUSR1) if ready(stage, ["evaluator"]) else None
+    sentence = stage.run().sentence
+    assert sentence.startswith("the final model was not written: the evaluator took more than 0.01 s; ")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -531,11 +548,25 @@ def test_an_empty_folder_of_the_user_stays(tmp_path: Path) -> None:
 def test_a_folder_in_which_another_run_begins_is_left_to_it(tmp_path: Path) -> None:
     with (
         old_run_folder(tmp_path),  # As the other has it before there is anything in it.
-        pytest.raises(UsageError, match="is another run's; choose another one with --out"),
+        pytest.raises(UsageError, match="is in use; choose another one with --out"),
         new_run_folder(RunConfig(), tmp_path),
     ):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_in_which_another_run_has_ended_meanwhile_is_left_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the first look into it and the lock."""
+
+    def lock_late(descriptor: int, operation: int) -> None:
+        (tmp_path / "theirs").write_text("keep")
+
+    monkeypatch.setattr(fcntl, "flock", lock_late)
+    with pytest.raises(UsageError, match="is in use"), new_folder(tmp_path):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
 
 
 def test_a_run_that_has_begun_keeps_its_folder_and_nobody_else_has_it_until_the_end(tmp_path: Path) -> None:

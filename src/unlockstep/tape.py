@@ -14,8 +14,8 @@
     {"do":"kill","at_ns":20500000000,"target":"a"}
 
 A tape that is being played is JSON lines, too: its header says ``"end_ns":0``, the time of the last action, whichever
-that is by then, and ``began_ns`` once it has begun. From then on each further action is a line behind it. A last line without its line break is a
-write that a crash cut short, and counts for nothing.
+that is by then, and ``began_ns`` once it has begun. From then on each further action is a line behind it. A last line
+without its line break is a write that a crash cut short, and counts for nothing.
 
 Decides the actions, the two file formats, and which stories make sense. Does not decide how an action is carried out
 (``sim.world`` does for virtual time) and knows nothing of the protocol. Once built, a tape is valid: nothing checks it

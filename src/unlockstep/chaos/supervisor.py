@@ -5,9 +5,9 @@ has it, and what is written down of what was played. Does not decide who is star
 when the run ends (``launch.local``, ``guests``).
 
 The tape begins when all learners it names at the start have done a step. Who these are is on the disk before any of
-them is started: a run that is resumed has them, however early it was cut short. What is played is written down as it happens,
-with the time at which it did, as a tape: what cannot be done any more is not on it, and told to whoever watches. So it
-is a valid tape, which can be played again and simulated.
+them is started: a run that is resumed has them, however early it was cut short. What is played is written down as it
+happens, with the time at which it did, as a tape: what cannot be done any more is not on it, and told to whoever
+watches. So it is a valid tape, which can be played again and simulated.
 
 Only processes that the run's ``Processes`` has started are ever touched.
 """

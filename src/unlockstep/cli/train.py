@@ -166,13 +166,15 @@ def _left_run(folder: Path) -> RunConfig:
         raise UsageError(f"there is no run in {folder}; give the folder of one that was begun")
     if not config.virtual.enabled and _is_simulated(folder / RUN_LOG_FILE):
         raise UsageError(f"the run in {folder} was simulated and has no model; give the folder of one that was trained")
-    if config.virtual.enabled and (told := told_ending(folder)) is not None and told.ending == Ending.FAILED.value:
+    told = told_ending(folder)
+    if config.virtual.enabled and told is not None and told.ending == Ending.FAILED.value:
         raise UsageError(
             f"the run in {folder} has failed, and would again under virtual time ({told.sentence}); begin another one, "
             "with other settings or another tape"
         )
     if _has_finished(config, folder):
-        if config.local.evaluator and not (folder / MODEL_FOLDER).is_dir():
+        is_whole = told is not None and told.ending not in (Ending.FAILED.value, Ending.INTERRUPTED.value)
+        if config.local.evaluator and not is_whole and not (folder / MODEL_FOLDER).is_dir():
             raise UsageError(
                 f"the run in {folder} has finished, and its final model was not written; {from_log(folder)}"
             )

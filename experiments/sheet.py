@@ -1,7 +1,7 @@
 """What the experiments have in common outside the trials: options, progress, the table, and the file of results.
 
-Decides how results are shown, and when they are kept (``result_file``): after every trial, so that Ctrl-C loses one at
-most.
+Decides how results are shown, and when they are kept (``result_file``): after every trial, so that Ctrl-C (exit code
+130) loses one at most.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import math
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -52,6 +53,7 @@ def conduct(experiment: str, about: str | None, trials: Callable[[bool], Sequenc
     scores = _kept(file, commit) if arguments.add and file is not None else []
     there = {(score.trial.name, score.seed) for score in scores}
     wanted = [(trial, seed) for seed in arguments.seed for trial in chosen if (trial.name, seed) not in there]
+    is_stopped = False
     try:
         for number, (trial, seed) in enumerate(wanted, start=1):
             place = f"{number}/{len(wanted)} {trial.name}, seed {seed}"
@@ -61,6 +63,7 @@ def conduct(experiment: str, about: str | None, trials: Callable[[bool], Sequenc
             if file is not None:
                 _write(file, experiment, commit, scores)
     except KeyboardInterrupt:
+        is_stopped = True
         print("\nstopped; what is finished is kept", file=sys.stderr)
     if arguments.json:
         print(msgspec.json.encode(scores).decode())
@@ -68,6 +71,8 @@ def conduct(experiment: str, about: str | None, trials: Callable[[bool], Sequenc
         print(table(scores))
         if len({score.seed for score in scores}) > 1:
             print(f"\n{means(scores)}")
+    if is_stopped:  # Whoever waits for all of them is not to go on.
+        sys.exit(128 + signal.SIGINT)
 
 
 def table(scores: Sequence[Score]) -> str:

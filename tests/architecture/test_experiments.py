@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from types import SimpleNamespace
 
@@ -47,3 +48,20 @@ def test_progress_is_never_more_than_whole_and_each_line_is_one(
         "".join(f"\r{line:<100}" for line in said) + "\n" if is_terminal else "".join(f"{line}\n" for line in said)
     )
     assert capsys.readouterr().err == between
+
+
+def test_one_that_is_stopped_shows_what_there_is_and_does_not_look_done(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "argv", ["learners.py", "--quick"])
+    with imported("experiments/learners.py") as experiment:
+        sheet = sys.modules["sheet"]
+        monkeypatch.setattr(sheet, "run", stopped)
+        with pytest.raises(SystemExit) as ended:
+            sheet.conduct("learners", None, experiment.trials)
+    assert ended.value.code == 128 + signal.SIGINT
+    said = capsys.readouterr()
+    assert said.out.startswith("| trial | seed |") and said.err == "\nstopped; what is finished is kept\n"

@@ -10,11 +10,13 @@ import resource
 import signal
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from support.train_process import TINY, Train, is_gone
 from unlockstep import tape as tapes
 from unlockstep.cli.app import run
+from unlockstep.report.summary import Summary
 from unlockstep.tape import Jump, Slow, Tape
 
 pytestmark = [
@@ -25,6 +27,7 @@ pytestmark = [
 SECOND_NS = 1_000_000_000
 STEPS = 80
 SETTINGS = (*TINY, "--steps", str(STEPS), "--set", "local.slowdown=[20,20]", "--set", "evaluation.interval_s=0.2")
+ALONE = (*TINY, "--steps", "40", "--learners", "1", "--no-kill", "--set", "evaluation.interval_s=0.2")
 
 JUMPS = tuple(Jump(at_ns=number * SECOND_NS // 10, target="a", seconds=1.0) for number in range(1, 6))
 
@@ -117,6 +120,31 @@ def test_a_run_without_room_for_its_tape_goes_on_and_one_without_room_for_its_su
     assert not list(train.run.glob("*.part"))
     tapes.read(train.run / "tape.jsonl")
     assert run(["report", str(train.run), "--check"]) == 0
+
+
+def test_one_that_is_interrupted_without_room_for_its_summary_names_none(tmp_path: Path) -> None:
+    with Train(tmp_path, *ALONE, "--set", "local.slowdown=[100]") as train:
+        train.until("learner-0 trains")
+        resource.prlimit(train.process.pid, resource.RLIMIT_FSIZE, (200, 200))
+        train.process.send_signal(signal.SIGINT)
+        assert train.end() == ""
+    assert train.process.returncode == 130
+    assert f"\n  {train.run / 'summary.json'} cannot be written (File too large); free some space\n" in train.output
+    assert train.output.count("summary.json") == 1 and not (train.run / "summary.json").exists()
+    assert f"go on with it: unlockstep train --resume {train.run}" in train.output
+
+
+def test_a_run_goes_on_to_its_end_when_nobody_reads_what_it_prints_any_more(tmp_path: Path) -> None:
+    with Train(tmp_path, *ALONE) as train:
+        train.until("learner-0 trains")
+        assert train.process.stdout is not None and train.process.stderr is not None
+        train.process.stdout.close()
+        said = train.process.stderr.read()
+        assert train.process.wait() == 0
+    assert said == "standard output takes no more (Broken pipe); the command goes on without it\n"
+    summary = msgspec.json.decode((train.run / "summary.json").read_bytes(), type=Summary)
+    assert (summary.ending, summary.accounting.ended) == ("finished", True)
+    assert (train.run / "model").is_dir() and (train.run / "report.html").is_file()
 
 
 def test_a_run_whose_syncer_cannot_be_started_again_has_failed_and_goes_on_when_that_is_mended(tmp_path: Path) -> None:

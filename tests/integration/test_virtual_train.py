@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from support.full_disk import files_of_at_most
+from support.lost_output import without_reader
 from support.train_process import SMALL, TESTS, TINY
 from unlockstep import config as run_config
 from unlockstep import runlog
@@ -267,6 +268,13 @@ def test_a_run_without_room_says_for_what_and_goes_on_to_the_same_bytes_when_the
     )
     assert run(["train", "--resume", str(place / "cut"), "--plain"]) == 0
     assert left_in(place / "cut") == left_in(place / "straight")
+
+
+def test_a_run_that_nobody_can_be_shown_is_the_same_run(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(calm(place, "seen", "--steps", "12")) == 0
+    with without_reader(monkeypatch, "stdout", "stderr"):
+        assert run(calm(place, "unseen", "--steps", "12")) == 0
+    assert left_in(place / "unseen") == left_in(place / "seen")
 
 
 # ------------------------------------------------------------------------------------------------- what is refused

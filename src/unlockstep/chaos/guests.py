@@ -74,8 +74,10 @@ class Guests:
             self._wakeup, self._processes = wakeup, processes
             poll = StatusPoll(self._read_status, self._url, self._now_ns, self._status)
             try:
-                outcome = self._play(poll)
-                processes.stop(list(processes.running), STOP_S_MAX)
+                try:
+                    outcome = self._play(poll)
+                finally:
+                    processes.stop(list(processes.running), STOP_S_MAX)
             finally:
                 poll.stop()
                 supervisor.close()

@@ -1,7 +1,8 @@
 """Which commands there are, and what becomes of their errors.
 
 Decides names and order of the commands, and that an error the user can mend is one sentence without a traceback. What a
-command does is in the module of its name; exit codes are in ``exits``.
+command does is in the module of its name; exit codes are in ``exits``; what becomes of one whose output nobody takes is
+in ``streams``.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from unlockstep.cli.report import report
 from unlockstep.cli.simulate import simulate
 from unlockstep.cli.status import status
 from unlockstep.cli.stop import stop
+from unlockstep.cli.streams import Stream, outlasting_streams
 from unlockstep.cli.syncer import syncer
 from unlockstep.cli.tape import tape
 from unlockstep.cli.train import train
@@ -33,6 +35,9 @@ from unlockstep.files import DISK_FULL
 
 BadArguments: type[Any] = typer.BadParameter.__mro__[2]
 """Base of what typer raises for a command line it cannot read; the one class of its it does not export."""
+
+WATCHED = frozenset({"train", "chaos", "syncer", "learner", "evaluator"})
+"""Commands that take part in a run: what they print is to be watched, what comes of them is in files and at others."""
 
 app = typer.Typer(
     name="unlockstep",
@@ -45,7 +50,11 @@ app = typer.Typer(
 
 
 @app.callback(invoke_without_command=True)
-def _top(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+def _top(
+    context: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version and exit.")
+) -> None:
+    if isinstance(context.obj, Stream):
+        context.obj.is_result = context.invoked_subcommand not in WATCHED
     if version:
         from unlockstep import __version__
 
@@ -69,8 +78,14 @@ def run(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    with outlasting_streams() as output:
+        code = _run(arguments, output)
+    return code or exits.FAILED if output is not None and output.is_lost else code
+
+
+def _run(arguments: Sequence[str] | None, output: Stream | None) -> int:
     try:
-        code = app(arguments, standalone_mode=False)
+        code = app(arguments, standalone_mode=False, obj=output)
         return code if isinstance(code, int) else exits.DONE
     except BadArguments as error:
         error.show()

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from unlockstep.config import RunConfig
     from unlockstep.launch.breaker import Breaker
     from unlockstep.launch.local import Outcome
-    from unlockstep.report.summary import Summary
     from unlockstep.tape import Tape
 
 Virtual = Annotated[
@@ -278,15 +277,19 @@ def _end(folder: Path, outcome: Outcome, console: Console, as_json: bool) -> int
     if outcome.ending is Ending.REFUSED:
         raise UsageError(outcome.sentence)
     reported = _summarise(folder, outcome)
-    unwritten = None if reported is None else _keep(reported.summary, folder)
+    unwritten = None if reported is None else _keep(reported, folder)
     _show(reported, outcome, console, as_json)
+    if unwritten is not None and outcome.ending is not Ending.FINISHED:
+        console.print(f"  {unwritten}", markup=False, highlight=False, soft_wrap=True)
     if outcome.ending is not Ending.INTERRUPTED and unwritten is None:
         virtual.forget(folder)
     is_whole = outcome.ending is Ending.FINISHED and unwritten is None
     if not is_whole and reported is not None and not _has_finished(reported.found.config, folder):
         console.print(f"\n  go on with it: unlockstep train --resume {shlex.quote(str(folder))}", markup=False)
     if outcome.ending is not Ending.INTERRUPTED and not is_whole:
-        raise exits.RunFailed(unwritten if outcome.ending is Ending.FINISHED and unwritten else outcome.sentence)
+        if reported is None or outcome.ending is not Ending.FINISHED:
+            raise exits.RunFailed(outcome.sentence)
+        raise exits.RunFailed(f"{reported.summary.sentence}, but {unwritten}")
     return exits.SIGNALLED + outcome.signal if outcome.ending is Ending.INTERRUPTED else exits.DONE
 
 
@@ -393,18 +396,21 @@ def _summarise(folder: Path, outcome: Outcome) -> Reported | None:
     return Reported(found, summary, extent)
 
 
-def _keep(summary: Summary, folder: Path) -> str | None:
-    """Write the summary into the run folder; a sentence if that cannot be."""
+def _keep(reported: Reported, folder: Path) -> str | None:
+    """Write the summary into the run folder; a sentence if that cannot be, and then it names no file of its own."""
     import msgspec
 
     from unlockstep.cli.run_folder import SUMMARY_FILE
     from unlockstep.files import whole
 
+    summary = reported.summary
     try:
         with whole(folder / SUMMARY_FILE) as partial:
             partial.write_bytes(msgspec.json.format(msgspec.json.encode(summary)) + b"\n")
     except OSError as error:
-        return f"{summary.sentence}, but {folder / SUMMARY_FILE} cannot be written ({error.strerror}); free some space"
+        files = msgspec.structs.replace(summary.files, summary=None)
+        reported.summary = msgspec.structs.replace(summary, files=files)
+        return f"{folder / SUMMARY_FILE} cannot be written ({error.strerror}); free some space"
     return None
 
 

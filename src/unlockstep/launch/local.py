@@ -219,8 +219,10 @@ class LocalRun:
             self._wakeup, self._processes = wakeup, processes
             self._breaker.enter(Hands(processes, self._launch_when_possible, self._note))
             try:
-                outcome = self._begin_and_look_after()
-                self._stop()
+                try:
+                    outcome = self._begin_and_look_after()
+                finally:
+                    self._stop()
             finally:
                 self._breaker.close()
                 if self._poll is not None:

@@ -9,6 +9,7 @@ import pytest
 
 from support.statuses import learner_status, status
 from unlockstep.chaos.guests import Guests
+from unlockstep.core.status import Status
 from unlockstep.launch import local
 from unlockstep.launch.local import Ending
 from unlockstep.tape import Kill, Restart, Tape, read
@@ -53,3 +54,20 @@ def test_who_cannot_be_started_at_the_beginning_has_something_to_mend(guests: Gu
     outcome = guests.run()
     assert outcome.ending is Ending.REFUSED
     assert outcome.sentence.startswith("a cannot be started (")
+
+
+def test_everybody_is_told_to_end_whatever_goes_wrong_here(guests: Guests, tmp_path: Path) -> None:
+    (tmp_path / "stand_in.py").write_text(
+        "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [15]); print('here', flush=True)\n"
+        "print(signal.sigwait([15]).name)"
+    )
+    log = tmp_path / "guests" / "logs" / "a.log"
+
+    def show(seen: Status) -> None:
+        if log.exists() and log.read_text():
+            raise ZeroDivisionError
+
+    guests._show = show
+    with pytest.raises(ZeroDivisionError):
+        guests.run()
+    assert log.read_text() == "here\nSIGTERM\n"

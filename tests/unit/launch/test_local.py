@@ -42,7 +42,9 @@ if role == "syncer" and orders[:1] not in (["mute"], ["1"]):
 if orders[:1] and orders[0].isdigit():
     sys.exit(f"error: {name} was told so") if orders[0] == "1" else print(f"error: {name} must be mended")
     sys.exit(int(orders[0]))
-sys.exit(signals[signal.sigwait(signals)])
+number = signal.sigwait(signals)
+print("told:", signal.Signals(number).name, flush=True)
+sys.exit(signals[number])
 """
 """Says what it was started with, then ends as its file says, or by SIGUSR1 (in order), SIGUSR2 (code 2) or SIGTERM."""
 
@@ -338,6 +340,18 @@ def test_whatever_is_in_the_way_of_a_run_that_has_begun_fails_it_and_no_more(sta
     assert outcome.ending is Ending.FAILED
     assert outcome.sentence == f"the run cannot go on: {error}"
     assert stage.running() == {}
+
+
+def test_everybody_is_told_to_end_whatever_goes_wrong_here(stage: Stage) -> None:
+    def break_it() -> None:
+        raise ZeroDivisionError
+
+    everybody = ["syncer", "learner-0", "learner-1", "evaluator"]
+    stage.on_status = when_ready(stage, everybody, break_it)
+    with pytest.raises(ZeroDivisionError):
+        stage.run()
+    ends = [(stage.folder / "logs" / f"{name}.log").read_text().splitlines()[-1] for name in everybody]
+    assert ends == ["told: SIGTERM"] * 4
 
 
 def test_a_syncer_that_dies_when_the_run_is_over_is_not_missed(stage: Stage) -> None:

@@ -91,7 +91,8 @@ def _figures(view: RunView) -> str:
 
 
 def _down(accounting: Accounting) -> str:
-    gone = f"; no syncer for {duration(accounting.without_syncer_ns)}" if accounting.resumed else ""
+    without_ns = accounting.without_syncer_ns
+    gone = f"; no syncer for {duration(without_ns)}" if without_ns else ""
     return f"nobody trained for {duration(accounting.downtime_ns)}{gone}"
 
 

@@ -110,7 +110,8 @@ class Training:
             if lengths_ns and own_ns > STILL_STEPS * min(lengths_ns):
                 usual_ns = statistics.median(lengths_ns) * slowest
                 begin_ns = max(begin_ns, stretch.end_ns - round(STILL_STEPS * usual_ns))
-            lengths_ns.append(own_ns)
+            if slowest == 1.0 or not lengths_ns:  # A slowed step may have been spared: what is usual it does not tell.
+                lengths_ns.append(own_ns)
         self._trained.add(begin_ns, stretch.end_ns)
 
     def missing_ns(self, spans: Iterable[tuple[int, int]]) -> int:

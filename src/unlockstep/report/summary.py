@@ -130,8 +130,10 @@ def _facts(accounting: Accounting) -> Table:
     facts.add_row("goodput", _goodput(accounting))
     facts.add_row("global downtime", duration(accounting.downtime_ns))
     if accounting.resumed:
-        gone = duration(accounting.without_syncer_ns)
-        facts.add_row("syncer", f"went on {_times(accounting.resumed)} from what it had saved, and was gone for {gone}")
+        without_ns = accounting.without_syncer_ns
+        # Before anybody had trained nobody missed it.
+        gone = f", and was gone for {duration(without_ns)}" if without_ns else ""
+        facts.add_row("syncer", f"went on {_times(accounting.resumed)} from what it had saved{gone}")
     if accounting.rolled_back:
         facts.add_row("parameters", f"went back {_times(accounting.rolled_back)} to an earlier state")
     facts.add_row("participation", _participation(accounting))

@@ -281,6 +281,14 @@ def test_a_step_that_the_tape_slows_is_training_as_far_as_it_does(factor: float,
     assert account(story, ProtocolOptions(fragments=1), tape).downtime_ns == downtime_ns
 
 
+def test_a_slowed_step_does_not_tell_how_long_others_take() -> None:
+    """One of 10 that the tape slows a hundred times was over before it could; the 3 after it are as ever."""
+    actions = (Slow(at_ns=4, target="a", factor=100.0), Slow(at_ns=14, target="a", factor=1.0))
+    tape = Tape(name="x", learners=("a",), actions=actions, began_ns=0)
+    usual = [StepReported(at, "a", 1, at, at, at, ns, 2.0) for at, ns in ((3, 2), (13, 10), (16, 3), (19, 3))]
+    assert account((*START, *usual, finished(19)), ProtocolOptions(fragments=1), tape).downtime_ns == 0
+
+
 def test_the_time_between_an_orderly_stop_and_the_next_life_is_down() -> None:
     stopped = [RunFinishing(3, 1, "told to stop"), LearnerAway(4, "a", 1), finished(5)]
     resumed = [SyncerResumed(9, 2, 1, (0,)), *back(11, 4)]

@@ -136,7 +136,7 @@ def test_one_that_is_interrupted_without_room_for_its_summary_names_none(tmp_pat
 
 def test_a_run_goes_on_to_its_end_when_nobody_reads_what_it_prints_any_more(tmp_path: Path) -> None:
     with Train(tmp_path, *ALONE) as train:
-        train.until("learner-0 trains")
+        train.until("the syncer listens")
         assert train.process.stdout is not None and train.process.stderr is not None
         train.process.stdout.close()
         said = train.process.stderr.read()

@@ -46,7 +46,8 @@ class Stream:
     def write(self, text: str) -> int:
         """Write; returns how many characters that are."""
         try:
-            self._inner.write(text)
+            if not self._inner.closed:  # Else a log outlives the command that it was set up by.
+                self._inner.write(text)
         except OSError as error:
             self._miss(error)
         return len(text)
@@ -59,7 +60,8 @@ class Stream:
     def flush(self) -> None:
         """Write what has been held back so far."""
         try:
-            self._inner.flush()
+            if not self._inner.closed:
+                self._inner.flush()
         except OSError as error:
             self._miss(error)
 

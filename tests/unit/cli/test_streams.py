@@ -121,3 +121,12 @@ def test_a_result_that_is_lost_fails_a_command_and_a_reader_who_has_left_does_no
     with without_reader(monkeypatch, "stdout"):
         assert app.run(command) == exits.DONE
     assert capsys.readouterr().err == ""
+
+
+def test_a_log_that_outlives_its_command_writes_to_nobody() -> None:
+    """As that of a command that was run in a process which goes on: its stream is closed by then."""
+    inner = io.StringIO()
+    stream = Stream(inner, is_result=False, told=None)
+    inner.close()
+    stream.write("late\n")
+    stream.flush()

@@ -145,6 +145,12 @@ def _participants(scores: Sequence[Score]) -> str:
     return f"{statistics.fmean(r.participants for r in rings):.2f} of {statistics.fmean(r.live for r in rings):.2f}"
 
 
+TAKING_PART: tuple[Column, ...] = (
+    ("took part", _participants),
+    ("versions behind", _ring(lambda ring: ring.staleness, 2)),
+)
+
+
 # ----------------------------------------------------------------------------------------------------- the tables
 
 
@@ -196,8 +202,7 @@ def heterogeneity() -> str:
         "heterogeneity",
         lambda name: "equal speeds",
         ("nats/byte when equal speeds are done", at_equal_time),
-        ("took part", _participants),
-        ("versions behind", _ring(lambda ring: ring.staleness, 2)),
+        *TAKING_PART,
         ("round open, steps", _ring(lambda ring: ring.open_steps, 2)),
         ("time idle", _percent(lambda ring: ring.idle)),
         ("idle if all waited", _percent(lambda ring: ring.lockstep_idle)),
@@ -269,8 +274,7 @@ def choices() -> str:
     return table(
         "choices",
         lambda name: "as it is",
-        ("took part", _participants),
-        ("versions behind", _ring(lambda ring: ring.staleness, 2)),
+        *TAKING_PART,
     )
 
 
@@ -289,8 +293,7 @@ def transfers() -> str:
     return table(
         "transfers",
         lambda name: "as it is",
-        ("took part", _participants),
-        ("versions behind", _ring(lambda ring: ring.staleness, 2)),
+        *TAKING_PART,
         ("round open, steps", _ring(lambda ring: ring.open_steps, 2)),
         ("time", _time_against("transfers", "as it is")),
         ("late", _share(lambda ledger: ledger.merged_late)),

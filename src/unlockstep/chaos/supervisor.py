@@ -386,7 +386,7 @@ class PlayedTape:
         Raises:
             UsageError: there is no room for it.
         """
-        if not self._tape.learners:
+        if not self._is_a_tape:
             return
         try:
             self._write()
@@ -412,9 +412,14 @@ class PlayedTape:
         last_ns = self._actions[-1].at_ns if self._actions else 0
         self._try(lambda: self._write(max(last_ns, at_ns)))
 
+    @property
+    def _is_a_tape(self) -> bool:
+        """One that begins without learners is, once somebody has joined."""
+        return bool(self._tape.learners) or any(isinstance(action, tapes.Join) for action in self._actions)
+
     def _try(self, write: Callable[[], None]) -> None:
-        if not self._tape.learners and not any(isinstance(action, tapes.Join) for action in self._actions):
-            return  # It is a tape once somebody has joined.
+        if not self._is_a_tape:
+            return
         try:
             write()
             self._is_behind = False

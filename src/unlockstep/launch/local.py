@@ -325,10 +325,10 @@ class LocalRun:
                     return outcome
             if outcome := self._start_due() or self._check_listening():
                 return outcome
-            status = self._status
+            status, age_ns = (None, 0) if self._poll is None else self._poll.aged()
             if status is not None:
                 self._watcher.show(status, self._now_ns())
-            self._breaker.act(*((None, 0) if self._poll is None else self._poll.aged()), self._is_ending)
+            self._breaker.act(status, age_ns, self._is_ending)
             outcome = self._check_end()
             if outcome is not None:
                 return outcome

@@ -5,15 +5,13 @@ from __future__ import annotations
 import errno
 import gc
 import os
-import resource
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from support.full_disk import files_of_at_most
 from unlockstep.net.courier.memory_files import MemoryFile
 
 LIMIT_BYTES = 64 * 1024
@@ -88,24 +86,13 @@ def test_nobody_can_cut_it_short() -> None:
         os.ftruncate(ours.descriptor, 0)
 
 
-@contextmanager
-def files_no_larger_than(limit: int) -> Iterator[None]:
-    """Like a disk that is full beyond it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def test_a_disk_that_is_full_is_an_error_before_anybody_touches_the_memory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delattr(os, "memfd_create", raising=False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = open_files()
-    with files_no_larger_than(LIMIT_BYTES), pytest.raises(OSError) as caught:
+    with files_of_at_most(LIMIT_BYTES), pytest.raises(OSError) as caught:
         MemoryFile(LIMIT_BYTES + 1)
     assert caught.value.errno == errno.EFBIG
     assert open_files() == before
